@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet
@@ -31,14 +32,18 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
-from dagster_delta.protocol.values.arrow_values import every, integer_scalar
+from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
 from dagster_delta.table.log.commit_range import first_version_since, read_commit_range
-from dagster_delta.table.log.reader import commit_digest, is_newest, located, read_commit
+from dagster_delta.table.log.reader import (
+    KnownCommit,
+    commit_digest,
+    is_newest,
+    located,
+    read_commit,
+)
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
@@ -51,8 +56,6 @@ SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 _KEY = ("modification_time_ms", "path")
 STRETCH_FILES = 250_000
 """Files of a large table that are in memory at a time, about."""
-_MAX_SAMPLES = 100_000
-
 
 _ROWS_AT_ONCE = 10_000
 
@@ -82,9 +85,9 @@ class LogStream:
         self._load_commit = lru_cache(_KEPT_COMMITS)(self._read_commit)
         self._snapshot_files = lru_cache(1)(self._read_snapshot_files)
         self._seen_version = latest.version
-        self._newest_commit = latest.version, store.head(commit_path(latest.version))
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
-        self._identified: str | UnsetType = UNSET
+        self._identified: KnownCommit | None = None
+        """The last commit that was read before the end of the latest batch."""
 
     def initial_offset(self, version: int | None = None) -> StreamOffset:
         """Where a query without a checkpoint begins.
@@ -163,20 +166,11 @@ class LogStream:
                 raise
             offset = self._take_commit(offset, changes, admission)
         if admission.files or offset.version - start.version >= _COMMITS_PER_EMPTY_BATCH:
-            return self._with_identity(offset)
+            self._check_same_log(start)
+            self._identified = known = self._identify(offset)
+            return replace(offset, commit=UNSET if known is None else known.digest)
         self._idle = (start, offset)
         return start
-
-    def _with_identity(self, offset: StreamOffset) -> StreamOffset:
-        self._identified = self._digest_before(offset)
-        return replace(offset, commit=self._identified)
-
-    def _digest_before(self, offset: StreamOffset) -> str | UnsetType:
-        """Digest of the last commit that was read; none if a clean-up has deleted it."""
-        try:
-            return commit_digest(read_commit(self._store, offset.last_read))
-        except VersionNotFound:
-            return UNSET
 
     def _take_snapshot(self, offset: StreamOffset, admission: Admission) -> StreamOffset:
         total = 0
@@ -205,6 +199,7 @@ class LogStream:
         the first one with the newest commit: it has the rows of the table at that version.
         """
         self._check_offset(end)
+        self._check_same_log(end)
         if start.version == BEGINNING:
             newest = end.version if end.is_snapshot else end.version - 1
             start = self.initial_offset(newest) if end.origin is UNSET else end.origin
@@ -287,25 +282,8 @@ class LogStream:
 
     def _read_commit(self, version: int) -> CommitActions:
         data = read_commit(self._store, version)
-        if version > self._newest_commit[0]:
-            self._check_same_log(version)
         with located(self._store, version):
             return decode_commit(data, version=version)
-
-    def _check_same_log(self, version: int) -> None:
-        """Check that the log still holds the newest commit that was read, unchanged: a table that
-        is recreated under a running query has the same version numbers.
-        """
-        before, seen = self._newest_commit
-        found = self._store.head(commit_path(before))
-        if seen is not None and found is not None and found != seen:
-            raise SchemaMismatch(
-                f"The table was deleted and created again since its version {before} was read: "
-                "start a new query, with a checkpoint location of its own",
-                table=self._store.location.uri,
-                version=version,
-            )
-        self._newest_commit = version, self._store.head(commit_path(version))
 
     def _check_offset(self, offset: StreamOffset) -> None:
         table = self._store.location.uri
@@ -318,17 +296,35 @@ class LogStream:
             )
         if offset.version > self._seen_version + 1:
             raise self._set_back(offset.version - 1, self._seen_version)
-        if offset.commit in {UNSET, self._identified}:
+
+    def _check_same_log(self, offset: StreamOffset) -> None:
+        """Check that the log still holds the last commit that was read before an offset."""
+        known = self._identified
+        if offset.commit is UNSET or (
+            known is not None and known.digest == offset.commit and known.is_in(self._store)
+        ):
             return
-        if self._digest_before(offset) not in {UNSET, offset.commit}:
+        known = self._identify(offset)
+        if known is not None and known.digest != offset.commit:
             raise VersionNotFound(
                 f"The version {offset.last_read} that the query has read is another one now: the "
-                "log of the table was set back and has grown again; start a new query, with a "
-                "checkpoint location of its own",
-                table=table,
+                "table was created again, or its log was set back and has grown again; start a new "
+                "query, with a checkpoint location of its own",
+                table=self._store.location.uri,
                 version=offset.last_read,
             )
-        self._identified = offset.commit
+        self._identified = known
+
+    def _identify(self, offset: StreamOffset) -> KnownCommit | None:
+        """The last commit that was read before an offset; None if a clean-up has deleted it."""
+        version = offset.last_read
+        try:
+            data = read_commit(self._store, version)
+        except VersionNotFound:
+            return None
+        listed = self._store.head(commit_path(version))
+        modified_ms = 0 if listed is None else listed.modified_ms
+        return KnownCommit(version, len(data), modified_ms, commit_digest(data))
 
     def _set_back(self, read: int, found: int) -> VersionNotFound:
         return VersionNotFound(
@@ -527,33 +523,29 @@ class CommitRules:
 
 class SnapshotFiles:
     """The live files of a version by modification time and path, an order that is the same in every
-    run of a query. Of a large table a range of files is in memory at a time, for which the log is
+    run of a query. Of a large table a range of times is in memory at a time, for which the log is
     read once.
 
-    `stretch_files` of a large table are in memory at a time, about; `max_samples` files divide it
-    into such ranges.
+    `stretch_files` of a large table are in memory at a time, and more only where files have one
+    time.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        *,
-        stretch_files: int = STRETCH_FILES,
-        max_samples: int = _MAX_SAMPLES,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, *, stretch_files: int = STRETCH_FILES) -> None:
         self._snapshot = snapshot
-        self._bounds: list[_Bound] = []
+        self._bounds: list[int] = []
+        """Times that begin the ranges after the first one."""
         self._starts = [0]
         if snapshot.is_large_and_unread:
-            self._bounds = _sampled_bounds(snapshot, stretch_files, max_samples)
-            self._starts += _positions(snapshot, self._bounds)
+            batches = FilePlanner(snapshot).batches(["modification_time_ms"])
+            times = np.sort(np.concatenate([_times(batch.files).to_numpy() for batch in batches]))
+            bounds = np.unique(times[stretch_files::stretch_files])
+            self._bounds = bounds.tolist()
+            self._starts += np.searchsorted(times, bounds).tolist()
         self._held: tuple[int, pa.Table] | None = None
 
     def sizes_from(self, index: int) -> Iterator[list[int]]:
         """Sizes in bytes of the files from a position on, range by range."""
-        for stretch in range(bisect_right(self._starts, index) - 1, len(self._starts)):
-            files = self._files_of(stretch)
-            yield files["size_bytes"].slice(max(0, index - self._starts[stretch])).to_pylist()
+        return (files["size_bytes"].to_pylist() for files in self.between(index, None))
 
     def between(self, start: int, stop: int | None) -> Iterator[pa.Table]:
         """The files from one position to another, or to the end, in `pa.Table`s of
@@ -578,51 +570,19 @@ class SnapshotFiles:
         names = [*SNAPSHOT_COLUMNS, "modification_time_ms"]
         if not self._bounds:
             return self._snapshot.live_files(names)
-        low = self._bounds[stretch - 1] if stretch else None
-        high = self._bounds[stretch] if stretch < len(self._bounds) else None
+        low, high = [_ALWAYS_MS, *self._bounds][stretch], [*self._bounds, None][stretch]
 
         def is_inside(files: pa.Table) -> pa.ChunkedArray:
-            inside = every(True, files.num_rows)
-            if low is not None:
-                inside = pc.and_(inside, pc.invert(low.is_after(files)))
-            return inside if high is None else pc.and_(inside, high.is_after(files))
+            times = _times(files)
+            inside = pc.greater_equal(times, integer_scalar(low))
+            return inside if high is None else pc.and_(inside, pc.less(times, integer_scalar(high)))
 
         return FilePlanner(self._snapshot).choose(names, is_inside)
 
 
-class _Bound:
-    """A boundary between two ranges: the file that begins the later one."""
-
-    def __init__(self, time_ms: int, path: str) -> None:
-        self._time = integer_scalar(time_ms)
-        self._path = string_column([path])[0]
-
-    def is_after(self, files: pa.Table) -> pa.ChunkedArray:
-        """For each file whether it is before this boundary; files without a time come last."""
-        times, paths = files["modification_time_ms"], files["path"]
-        same = pc.and_(pc.equal(times, self._time), pc.less(paths, self._path))
-        return pc.fill_null(pc.or_(pc.less(times, self._time), same), False)
+_ALWAYS_MS, _NEVER_MS = -(2**63), 2**63 - 1
 
 
-def _sampled_bounds(snapshot: Snapshot, stretch_files: int, max_samples: int) -> list[_Bound]:
-    """Boundaries that divide the files into ranges of about equal length."""
-    stride = max(1, -(-snapshot.max_file_actions // max_samples))
-    samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
-    first = 0
-    for batch in FilePlanner(snapshot).batches(_KEY):
-        num_files = batch.files.num_rows
-        samples.append(batch.files.take(integer_column(range(first, num_files, stride))))
-        first = (first - num_files) % stride
-    ordered = pa.concat_tables(samples).drop_null()
-    ordered = ordered.sort_by([(name, "ascending") for name in _KEY])
-    step = max(1, stretch_files // stride)
-    chosen = ordered.take(integer_column(range(step, ordered.num_rows, step)))
-    return [_Bound(*row.values()) for row in chosen.to_pylist()]
-
-
-def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
-    positions = [0] * len(bounds)
-    for batch in FilePlanner(snapshot).batches(_KEY):
-        for number, bound in enumerate(bounds):
-            positions[number] += pc.sum(bound.is_after(batch.files), min_count=0).as_py()
-    return positions
+def _times(files: pa.Table) -> pa.ChunkedArray:
+    """Modification times in milliseconds; files without one come last."""
+    return pc.fill_null(files["modification_time_ms"], integer_scalar(_NEVER_MS))

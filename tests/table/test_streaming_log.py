@@ -547,5 +547,5 @@ def test_a_table_that_is_made_anew_under_a_query_is_noticed() -> None:
     anew = DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]), store=store)
     for each in range(3):
         anew.append(pa.table({"id": list(range(each + 10))}))
-    with pytest.raises(SchemaMismatch, match="created again since its version 2 was read"):
+    with pytest.raises(VersionNotFound, match="version 2 that the query has read is another"):
         stream.advance(end, Admission())
