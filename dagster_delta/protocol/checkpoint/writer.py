@@ -303,10 +303,6 @@ class ActionFile:
         self.flush()
         self._writer.close()
 
-    def abandon(self) -> None:
-        """Discard a file that will not be used."""
-        self._writer.close()
-
 
 def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.ChunkedArray) -> None:
     """Add file actions to the parts of a classic checkpoint: all actions of a path to one part."""

@@ -9,18 +9,16 @@ Spec: Checkpoints; Last Checkpoint File; V2 Spec checkpoints; Sidecar Files.
 
 from __future__ import annotations
 
+import posixpath
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from shutil import copyfileobj
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
 from dagster_delta.protocol.checkpoint.writer import (
@@ -55,7 +53,6 @@ MAX_HELD_ACTIONS = 250_000
 """Number of file actions up to which a checkpoint is built in memory, from data that a handle may
 hold anyway."""
 
-_COPIED_BYTES = 4 * 1024 * 1024
 _NO_FILES = pa.Table.from_batches([], LIVE_FILE_SCHEMA)
 _NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
 
@@ -113,7 +110,7 @@ def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> 
         size=encoded.num_actions,
         size_bytes=len(encoded.data),
         num_add_files=encoded.num_add_files,
-        file_name=_name_of(path) if as_v2 else None,
+        file_name=posixpath.basename(path) if as_v2 else None,
     )
 
 
@@ -153,118 +150,99 @@ class _FileActions(msgspec.Struct):
             )
 
 
+class _ActionFiles:
+    """Files of a checkpoint on the local disk first: a part without its end must never be in the
+    log under its name.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.opened: list[ActionFile] = []
+
+    def _path(self, number: int) -> Path:
+        return Path(self._directory, str(number))
+
+    def open(self, first: pa.Table) -> None:
+        """Begin another file, with a first table of actions."""
+        self.opened.append(ActionFile(str(self._path(len(self.opened))), first))
+
+    def add_in_turn(self, actions: pa.Table, first: pa.Table, max_actions: int) -> None:
+        """Add file actions; begin another file if one file would have too many."""
+        last = self.opened[-1] if self.opened else None
+        if last is None or last.num_actions + actions.num_rows > max_actions:
+            if last is not None:
+                last.close()
+            self.open(first)
+        self.opened[-1].add(actions)
+
+    def contents(self) -> Iterator[bytes]:
+        """Finish the files, and read them one after another."""
+        for file in self.opened:
+            file.close()
+        return (self._path(number).read_bytes() for number in range(len(self.opened)))
+
+    @property
+    def num_actions(self) -> int:
+        """Rows of all files."""
+        return sum(file.num_actions for file in self.opened)
+
+
 def _store_parts(
     snapshot: Snapshot, now_ms: int, paths: Sequence[str], *, as_v2: bool
 ) -> LastCheckpoint:
-    store, empty = snapshot.store, _without_files(snapshot, now_ms)
-    first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
+    empty = _without_files(snapshot, now_ms)
+    no_files = file_actions(empty)
+    first = stack_actions([other_actions(empty, as_v2=as_v2), no_files])
     actions = _FileActions(snapshot, empty, now_ms)
+    size_bytes = 0
     with scratch_directory("checkpoint-") as directory:
-        # Local disk first: a part without its end must never be in the log under its name.
-        files = [Path(directory, str(number)) for number in range(len(paths))]
-        with ExitStack() as opened:
-            parts = []
-            for number, file in enumerate(files):
-                parts.append(ActionFile(str(file), file_actions(empty) if number else first))
-                opened.callback(parts[-1].abandon)
-            for rows, about in actions:
-                add_clustered(parts, rows, about)
-            for part in parts:
-                part.close()
-        size_bytes = 0
-        for path, file in zip(paths, files, strict=True):
-            data = file.read_bytes()
+        files = _ActionFiles(directory)
+        for number in range(len(paths)):
+            files.open(no_files if number else first)
+        for rows, about in actions:
+            add_clustered(files.opened, rows, about)
+        for path, data in zip(paths, files.contents(), strict=True):
             size_bytes += len(data)
             # Every attempt at one version has the same contents: replacing a file is harmless.
-            store.put(path, data)
+            snapshot.store.put(path, data)
     return LastCheckpoint(
         version=snapshot.version,
-        size=sum(part.num_actions for part in parts),
+        size=files.num_actions,
         parts=len(paths) if len(paths) > 1 else None,
         size_bytes=size_bytes,
         num_add_files=actions.num_adds,
-        file_name=_name_of(paths[0]) if as_v2 else None,
+        file_name=posixpath.basename(paths[0]) if as_v2 else None,
     )
 
 
 def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) -> LastCheckpoint:
     """A V2 checkpoint whose file actions are in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
-    actions = _FileActions(snapshot, empty, now_ms)
-    with (
-        scratch_directory("checkpoint-") as directory,
-        CreatedFiles(store) as created,
-        ExitStack() as opened,
-    ):
-        file = Path(directory, "sidecar")
-        sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file, created)
-        opened.callback(sidecars.abandon)
+    actions, no_files = _FileActions(snapshot, empty, now_ms), file_actions(empty)
+    sidecars: list[SidecarFile] = []
+    with scratch_directory("checkpoint-") as directory, CreatedFiles(store) as created:
+        files = _ActionFiles(directory)
         for rows, _ in actions:
             for start in range(0, rows.num_rows, max_actions_per_file):
-                sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
-        sidecars.finish()
-    others = other_actions(empty, as_v2=True, sidecars=sidecars.written)
-    manifest = encode_actions_file(stack_actions([others, file_actions(empty)]))
+                some = rows.slice(start, max_actions_per_file)
+                files.add_in_turn(some, no_files, max_actions_per_file)
+        for data in files.contents():
+            name = f"{uuid.uuid4()}.parquet"
+            created.add([sidecar_path(name)])
+            store.put(sidecar_path(name), data)
+            sidecars.append(
+                SidecarFile(
+                    path=name, size_in_bytes=len(data), modification_time_ms=now_ms, tags={}
+                )
+            )
+    others = other_actions(empty, as_v2=True, sidecars=sidecars)
+    manifest = encode_actions_file(stack_actions([others, no_files]))
     path = v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet")
     store.put(path, manifest)
     return LastCheckpoint(
         version=snapshot.version,
-        size=others.num_rows + sidecars.num_actions,
-        size_bytes=len(manifest) + sum(sidecar.size_in_bytes for sidecar in sidecars.written),
+        size=others.num_rows + files.num_actions,
+        size_bytes=len(manifest) + sum(sidecar.size_in_bytes for sidecar in sidecars),
         num_add_files=actions.num_adds,
-        file_name=_name_of(path),
+        file_name=posixpath.basename(path),
     )
-
-
-def _name_of(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-class _Sidecars:
-    """Sidecars that are written one after another, each on the local disk first."""
-
-    def __init__(
-        self, snapshot: Snapshot, empty: pa.Table, now_ms: int, file: Path, created: CreatedFiles
-    ) -> None:
-        self._store = snapshot.store
-        self._empty = empty
-        self._now_ms = now_ms
-        self._file = file
-        self._created = created
-        self._current: ActionFile | None = None
-        self.written: list[SidecarFile] = []
-        self.num_actions = 0
-
-    def add(self, actions: pa.Table, max_actions: int) -> None:
-        """Add file actions; start another file if one file would have too many."""
-        begun = 0 if self._current is None else self._current.num_actions
-        if begun + actions.num_rows > max_actions:
-            self.finish()
-        if self._current is None:
-            self._current = ActionFile(str(self._file), self._empty)
-        self._current.add(actions)
-        self.num_actions += actions.num_rows
-
-    def finish(self) -> None:
-        if self._current is None:
-            return
-        self._current.close()
-        self._current = None
-        name = f"{uuid.uuid4()}.parquet"
-        self._created.add([sidecar_path(name)])
-        with self._store.open_output(sidecar_path(name)) as sink, self._file.open("rb") as source:
-            copyfileobj(source, sink, _COPIED_BYTES)
-        self.written.append(
-            SidecarFile(
-                path=name,
-                size_in_bytes=self._file.stat().st_size,
-                modification_time_ms=self._now_ms,
-                tags={},
-            )
-        )
-
-    def abandon(self) -> None:
-        if self._current is not None:
-            # The original error matters more.
-            with suppress(DeltaError, OSError):
-                self._current.abandon()
