@@ -10,7 +10,6 @@ Spec: Delta Log Entries; Metadata Cleanup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -20,7 +19,7 @@ from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.schema import PrimitiveType, StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
@@ -237,39 +236,23 @@ def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
 
 
 def _facts_of_metadata(metadata: Metadata) -> dict[str, Any]:
-    configuration = metadata.configuration
+    configuration, names = metadata.configuration, metadata.partition_columns
+    is_mapped = configuration.get("delta.columnMapping.mode", "none").lower() != "none"
+    schema = StructType.from_json(metadata.schema_string) if names else StructType(())
+    fields = {
+        str(field.metadata.get(PHYSICAL_NAME_KEY, field.name) if is_mapped else field.name): field
+        for field in map(schema.get, names)
+        if field is not None
+    }
     return {
         "table_id": metadata.id,
-        "partition_columns": _partition_columns(metadata),
-        "timestamp_columns": _timestamp_columns(metadata),
+        "partition_columns": {physical: field.name for physical, field in fields.items()},
+        "timestamp_columns": tuple(
+            field.name for field in fields.values() if field.data_type == PrimitiveType("timestamp")
+        ),
         "change_feed_enabled": configuration.get("delta.enableChangeDataFeed", "").lower()
         == "true",
     }
-
-
-def _partition_columns(metadata: Metadata) -> dict[str, str]:
-    mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
-    if not mapped or not metadata.partition_columns:
-        return {name: name for name in metadata.partition_columns}
-    fields: Mapping[str, StructField] = {
-        field.name: field for field in StructType.from_json(metadata.schema_string)
-    }
-    physical = {
-        name: str(fields[name].metadata.get(PHYSICAL_NAME_KEY, name)) if name in fields else name
-        for name in metadata.partition_columns
-    }
-    return {physical_name: name for name, physical_name in physical.items()}
-
-
-def _timestamp_columns(metadata: Metadata) -> tuple[str, ...]:
-    if not metadata.partition_columns:
-        return ()
-    return tuple(
-        field.name
-        for field in StructType.from_json(metadata.schema_string)
-        if field.name in metadata.partition_columns
-        and field.data_type == PrimitiveType("timestamp")
-    )
 
 
 def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool) -> LogCursor:
@@ -321,19 +304,12 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
         digest = commit_digest(read_commit(store, cursor.version))
         if cursor.commit_digest not in {None, digest}:
             raise _broken(store, cursor, snapshot)
-    return LogCursor(
-        version=cursor.version,
-        table_id=facts["table_id"],
+    return msgspec.structs.replace(
+        cursor,
         commit_digest=digest,
         commit_modified_ms=None if meta is None else meta.modified_ms,
         # Values read at the cursor's own version take precedence over the latest state.
-        partition_columns=cursor.partition_columns or facts["partition_columns"],
-        timestamp_columns=facts["timestamp_columns"]
-        if cursor.timestamp_columns is None
-        else cursor.timestamp_columns,
-        change_feed_enabled=facts["change_feed_enabled"]
-        if cursor.change_feed_enabled is None
-        else cursor.change_feed_enabled,
+        **{name: fact for name, fact in facts.items() if getattr(cursor, name) is None},
     )
 
 
