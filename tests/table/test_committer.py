@@ -52,9 +52,12 @@ def commits(store: Any) -> list[dict[str, Any]]:
 
 
 def request(store: Any, name: str = "mine") -> CommitRequest:
-    configuration = open_table(store).snapshot().configuration
+    base = open_table(store).snapshot(0)
+    # As of a version that was read long ago, and whose own commit is gone.
+    base.seen_ms, base.known_commit = 0, None
+    configuration = base.configuration
     return CommitRequest(
-        read_version=0,
+        base=base,
         actions=PendingActions(CommitContents()),
         facts=TransactionFacts(protocol=configuration.protocol, metadata=configuration.metadata),
         transaction_id=name,
@@ -64,7 +67,6 @@ def request(store: Any, name: str = "mine") -> CommitRequest:
         user_info={},
         is_blind_append=True,
         in_commit_timestamps=False,
-        read_timestamp_ms=0,
     )
 
 

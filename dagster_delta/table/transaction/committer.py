@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,7 +23,7 @@ from dagster_delta.errors import (
     StorageFailure,
     VersionNotFound,
 )
-from dagster_delta.protocol.features.row_tracking import parse_high_water_mark
+from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.commit_writer import (
     CommitInfo,
@@ -36,7 +37,10 @@ from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingAction
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
-from dagster_delta.table.log.reader import KnownCommit, is_intact, list_log
+from dagster_delta.table.log.reader import is_intact, list_log
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
 
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
@@ -51,8 +55,8 @@ _CLOCK_SKEW_MS = 60_000
 class CommitRequest(msgspec.Struct, frozen=True):
     """One commit, at a version that is not known yet."""
 
-    read_version: int | None
-    """Version it was planned on; None if the table did not exist."""
+    base: Snapshot | None
+    """The version that it was planned on; None if the table did not exist."""
     actions: PendingActions
     """Actions of the commit, without commitInfo."""
     facts: TransactionFacts
@@ -66,29 +70,19 @@ class CommitRequest(msgspec.Struct, frozen=True):
     is_blind_append: bool
     in_commit_timestamps: bool
     """Whether the table keeps in-commit timestamps from this commit on."""
-    read_timestamp_ms: int
-    """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
-    read_commit: KnownCommit | None = None
-    """The commit of `read_version`, if it is known."""
-    log_is_kept: Callable[[int], bool] = lambda _: False
-    """Whether, at a time in milliseconds since the epoch, no clean-up can have deleted a commit
-    after `read_version`."""
-    read_highest_row_id: int = -1
-    """Highest row id that was assigned at `read_version`; -1 if there is none."""
     tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Tags that the protocol requires in the commitInfo."""
 
-    def encode(
-        self,
-        *,
-        timestamp_ms: int,
-        base_version: int | None,
-        previous_ms: int,
-        highest_row_id: int = -1,
-    ) -> bytes:
-        """The commit's bytes as the successor of `base_version`."""
+    @property
+    def read_version(self) -> int | None:
+        """The number of that version."""
+        return None if self.base is None else self.base.version
+
+    def encode(self, progress: _Progress, *, timestamp_ms: int) -> bytes:
+        """The commit's bytes as the successor of the commits so far."""
         # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
-        in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
+        later_ms = max(timestamp_ms, progress.previous_ms + 1)
+        in_commit_ms = later_ms if self.in_commit_timestamps else None
         info = CommitInfo(
             timestamp_ms=timestamp_ms,
             in_commit_timestamp_ms=in_commit_ms,
@@ -99,11 +93,10 @@ class CommitRequest(msgspec.Struct, frozen=True):
             transaction_id=self.transaction_id,
             is_blind_append=self.is_blind_append,
             isolation_level=self.facts.isolation_level,
-            read_version=base_version,
+            read_version=progress.base_version,
             tags=self.tags,
         )
-        version = 0 if base_version is None else base_version + 1
-        slot = CommitSlot(version, in_commit_ms, highest_row_id)
+        slot = CommitSlot(progress.next_version, in_commit_ms, progress.highest_row_id)
         return encode_commit(info.with_user_info(self.user_info), self.actions.encode(slot))
 
 
@@ -127,6 +120,7 @@ class Conflicted(msgspec.Struct, frozen=True):
 class _Progress(msgspec.Struct):
     base_version: int | None
     previous_ms: int
+    """What an in-commit timestamp has to exceed."""
     highest_row_id: int
     commits: list[tuple[int, bytes]]
 
@@ -162,19 +156,18 @@ def commit_with_retry(
         UnsupportedFeature: a commit is too large to be read; this commit is not in the log.
         StorageFailure: the store refused the commit, and it has not appeared in the log so far.
     """
+    base = request.base
     progress = _Progress(
-        request.read_version, request.read_timestamp_ms, request.read_highest_row_id, []
+        request.read_version,
+        base.timestamp_ms if base and request.in_commit_timestamps else 0,
+        base.highest_row_id if base else NO_ROW_IDS,
+        [],
     )
     if (replaced := _replaced_log(store, request)) is not None:
         return replaced
     for attempt in range(max_attempts):
         version = progress.next_version
-        data = request.encode(
-            timestamp_ms=clock(),
-            base_version=progress.base_version,
-            previous_ms=progress.previous_ms,
-            highest_row_id=progress.highest_row_id,
-        )
+        data = request.encode(progress, timestamp_ms=clock())
         # If this commit were unreadable, all later versions would be too.
         check_log_file_size(commit_path(version), len(data))
         outcome: Committed | Conflicted | None
@@ -185,7 +178,7 @@ def commit_with_retry(
             # pause would take the next version again and again.
             _pause(attempt, sleep)
             outcome = _follow_commits(store, request, progress)
-        if isinstance(outcome, Committed) and (attempt or not request.log_is_kept(clock())):
+        if isinstance(outcome, Committed) and (attempt or not (base and base.keeps_log(clock()))):
             return _checked(store, request, outcome)
         if outcome is not None:
             return outcome
@@ -199,7 +192,7 @@ def commit_with_retry(
 
 def _replaced_log(store: ObjectStore, request: CommitRequest) -> Conflicted | None:
     """A conflict if the log does not hold the commit that the change was planned on any more."""
-    known = request.read_commit
+    known = request.base.known_commit if request.base else None
     if known is None or known.is_in(store):
         return None
     message = f"{known.absence}; read it again and repeat the write"

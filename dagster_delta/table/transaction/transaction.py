@@ -28,11 +28,7 @@ from dagster_delta.protocol.actions import (
 )
 from dagster_delta.protocol.features.column_values import advance_high_water_marks
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
-from dagster_delta.protocol.features.row_tracking import (
-    NO_ROW_IDS,
-    ROW_IDS_KEPT_TAG,
-    materialized_columns,
-)
+from dagster_delta.protocol.features.row_tracking import ROW_IDS_KEPT_TAG, materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitContents
 from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
@@ -404,7 +400,7 @@ class Transaction:
         if configuration.row_tracking_enabled:
             tags[ROW_IDS_KEPT_TAG] = "true" if self._row_ids_stay() else "false"
         return CommitRequest(
-            read_version=self.read_version,
+            base=base,
             actions=PendingActions(
                 contents,
                 tracks_rows=configuration.assigns_row_ids,
@@ -422,10 +418,6 @@ class Transaction:
             user_info=user_info,
             is_blind_append=self._reads.is_empty and not contents.removes,
             in_commit_timestamps=has_timestamps,
-            read_timestamp_ms=base.timestamp_ms if base and has_timestamps else 0,
-            read_commit=base.known_commit if base else None,
-            log_is_kept=base.keeps_log if base else lambda _: False,
-            read_highest_row_id=base.highest_row_id if base else NO_ROW_IDS,
             tags=tags,
         )
 
