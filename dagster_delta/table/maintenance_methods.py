@@ -213,7 +213,7 @@ class MaintenanceMethods(TableHandle):
         return result
 
     def unreferenced_files(self) -> UnreferencedFiles:
-        """The files under the root that no version in the log refers to, and their number by age.
+        """The files under the root that no version in the log refers to.
 
         Nothing is deleted: `vacuum` deletes those with ordinary names once they are older than the
         retention, and leaves hidden ones, which may belong to other programs.
@@ -221,7 +221,7 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        return operations.vacuum_plan.find_unreferenced_files(self._existing(), clock=now_ms)
+        return operations.vacuum_plan.find_unreferenced_files(self._existing())
 
     def generate_symlink_manifests(self) -> tuple[str, ...]:
         """Write the symlink manifests of the latest version, by which Presto, Athena and Hive read

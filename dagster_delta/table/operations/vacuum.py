@@ -23,13 +23,11 @@ from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.log.commit_file import (
-    decode_commit,
     decode_lines,
     garbage_collection_paused,
 )
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
-from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
@@ -40,7 +38,7 @@ from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
 from dagster_delta.table.operations.vacuum_plan import (
     EmptiedDirectories,
     ListedFiles,
-    ReferencedFiles,
+    NeededFiles,
     is_entered,
     is_vacuumed,
 )
@@ -127,7 +125,7 @@ def vacuum_table(
     )
     before_ms = clock() - retention_ms
     kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
-    needed = _NeededFiles(before_ms, retention_ms, kept)
+    needed = NeededFiles(before_ms, retention_ms, kept)
     find = _find_logged if options.lite else _find_listed
     found = find(snapshot, needed)
     result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
@@ -152,7 +150,7 @@ class _Found:
     """Every file that this version or an earlier one removed was found. It takes a listing."""
 
 
-def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+def _find_listed(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     listed = ListedFiles(
         snapshot.store,
@@ -171,7 +169,7 @@ def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
     return _Found(found, listed.num_listed, latest, last)
 
 
-def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     removed, last = _removed_files(snapshot, needed.before_ms)
     columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     is_ours = is_vacuumed(columns, others=others)
@@ -199,46 +197,11 @@ def _other_formats(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _NeededFiles:
-    before_ms: int
-    """Files that were removed from the table before this time may be deleted."""
-    retention_ms: int
-    versions: tuple[Snapshot, ...]
-    """Versions whose files are kept."""
-
-    def of(self, snapshot: Snapshot) -> ReferencedFiles:
-        referenced = ReferencedFiles()
-        columns = ["path", "deletion_vector"]
-        for version in (snapshot, *self.versions):
-            for batch in version.file_batches(columns):
-                referenced.add(batch.files)
-            # A file whose log entry was lost to damage would count as unreferenced.
-            version.check_totals()
-        own = snapshot.configuration.properties.deleted_file_retention_ms
-        # The state keeps tombstones for the table's own retention and must not lose any, so a
-        # shorter retention is applied to its result.
-        now_ms = self.before_ms + min(own, self.retention_ms)
-        for removed in snapshot.tombstone_batches(now_ms=now_ms):
-            times = removed["deletion_timestamp_ms"]
-            is_retained = pc.greater_equal(times, integer_scalar(self.before_ms))
-            referenced.add(removed.select(columns).filter(is_retained))
-        if self.retention_ms > own:
-            # By all commits since then: checkpoints have dropped the older tombstones.
-            listing = list_log(snapshot.store, end=snapshot.version)
-            files = sorted(listing.commits.items())
-            recent = [number for number, file in files if file.modified_ms >= self.before_ms]
-            for commit in read_versions(snapshot.store, listing, recent):
-                actions = decode_commit(commit.data, version=commit.version)
-                referenced.add_actions(actions.removes)
-        return referenced
-
-
-@dataclass(frozen=True, slots=True)
 class _Vacuum:
     store: ObjectStore
     options: VacuumOptions
     clock: Clock
-    needed: _NeededFiles
+    needed: NeededFiles
 
     def run(self, planned: VacuumResult) -> VacuumResult:
         files, snapshot = planned.files, planned.snapshot

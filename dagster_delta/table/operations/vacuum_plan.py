@@ -29,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.clock import Clock
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, vector_files
@@ -37,8 +36,6 @@ from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
-    integer_column,
-    string_column,
     whole_array,
 )
 from dagster_delta.protocol.values.arrow_values import every, integer_scalar
@@ -46,7 +43,7 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.file_publication import is_temporary_file
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA, listed_files, total_bytes
+from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA, listed_files
 from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.read.snapshot import Snapshot
 
@@ -160,6 +157,47 @@ class ReferencedFiles:
             self._paths.add(normal)
             if normal.startswith("../"):
                 self._names.add(normal.rpartition("/")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class NeededFiles:
+    """What a table needs: the files of some versions, and those that were removed of late."""
+
+    before_ms: int
+    """Files that were removed from the table before this time may be deleted."""
+    retention_ms: int
+    versions: tuple[Snapshot, ...] = ()
+    """Versions whose files are kept."""
+
+    def of(self, snapshot: Snapshot) -> ReferencedFiles:
+        """The files that the table needs at a version. Raises CorruptLog if its log contradicts the
+        checksum.
+        """
+        referenced = ReferencedFiles()
+        columns = ["path", "deletion_vector"]
+        for version in (snapshot, *self.versions):
+            for batch in version.file_batches(columns):
+                referenced.add(batch.files)
+            # A file whose log entry was lost to damage would count as unreferenced.
+            version.check_totals()
+        own = snapshot.configuration.properties.deleted_file_retention_ms
+        # The state keeps tombstones for the table's own retention and must not lose any, so a
+        # shorter retention is applied to its result.
+        now_ms = self.before_ms + min(own, self.retention_ms)
+        for removed in snapshot.tombstone_batches(now_ms=now_ms):
+            times = removed["deletion_timestamp_ms"]
+            is_retained = pc.greater_equal(times, integer_scalar(self.before_ms))
+            referenced.add(removed.select(columns).filter(is_retained))
+        if self.retention_ms > own:
+            # By all commits since then: checkpoints have dropped the older tombstones.
+            listing = list_log(snapshot.store, end=snapshot.version)
+            files = sorted(listing.commits.items())
+            recent = [number for number, file in files if file.modified_ms >= self.before_ms]
+            for commit in read_versions(snapshot.store, listing, recent):
+                actions = decode_commit(commit.data, version=commit.version)
+                referenced.add_paths(file.path for file in actions.cdc)
+                referenced.add_actions((*actions.adds, *actions.removes))
+        return referenced
 
 
 class _HashedTexts:
@@ -350,16 +388,6 @@ def _ancestors(path: str) -> Iterable[str]:
         directory = directory.rpartition("/")[0]
 
 
-_HOUR_MS = 60 * 60 * 1000
-_AGES = (
-    ("less than an hour", _HOUR_MS),
-    ("less than a day", 24 * _HOUR_MS),
-    ("less than a week", 7 * 24 * _HOUR_MS),
-    ("less than 30 days", 30 * 24 * _HOUR_MS),
-    ("30 days or more", 2**62),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class UnreferencedFiles:
     """The files that no version in the log of a table refers to."""
@@ -368,14 +396,12 @@ class UnreferencedFiles:
     """`pa.Table` with `path` (decoded, relative to the root), `size_bytes`, `modified_ms` and
     `is_vacuumed`: whether VACUUM deletes it once it is older than the retention. Files with hidden
     names are never deleted."""
-    by_age: pa.Table
-    """`pa.Table` with one row per range of ages: `age`, `num_files` and `size_bytes`."""
 
 
-def find_unreferenced_files(snapshot: Snapshot, *, clock: Clock) -> UnreferencedFiles:
+def find_unreferenced_files(snapshot: Snapshot) -> UnreferencedFiles:
     """List the root of the table and compare it with every version in the log."""
-    now_ms = clock()
-    referenced = _logged_files(snapshot)
+    of_log = NeededFiles(before_ms=0, retention_ms=2**62)
+    referenced = of_log.of(snapshot)
     is_ours = is_vacuumed(snapshot.configuration.physical_partition_columns)
     listed = ListedFiles(
         snapshot.store,
@@ -385,49 +411,14 @@ def find_unreferenced_files(snapshot: Snapshot, *, clock: Clock) -> Unreferenced
     )
     # Files of commits made during the listing are referenced, too.
     latest = snapshot.update()
-    newer = _logged_files(latest) if latest.version != snapshot.version else referenced
+    newer = of_log.of(latest) if latest.version != snapshot.version else referenced
     found = listed.describe(
         lambda paths: newer.mask(_without_checksums(paths)), before_ms=2**62
     ).sort_by("path")
     vacuumed = boolean_column([is_ours(path) for path in found["path"].to_pylist()])
-    return UnreferencedFiles(
-        found.append_column("is_vacuumed", vacuumed), _by_age(found, now_ms=now_ms)
-    )
-
-
-def _logged_files(snapshot: Snapshot) -> ReferencedFiles:
-    referenced = ReferencedFiles()
-    columns = ["path", "deletion_vector"]
-    for batch in snapshot.file_batches(columns):
-        referenced.add(batch.files)
-    for removed in snapshot.tombstone_batches(now_ms=0):
-        referenced.add(removed.select(columns))
-    listing = list_log(snapshot.store, end=snapshot.version)
-    for commit in read_versions(snapshot.store, listing, sorted(listing.commits)):
-        actions = decode_commit(commit.data, version=commit.version)
-        referenced.add_paths(file.path for file in actions.cdc)
-        referenced.add_actions(actions.adds)
-        referenced.add_actions(actions.removes)
-    return referenced
+    return UnreferencedFiles(found.append_column("is_vacuumed", vacuumed))
 
 
 def _without_checksums(paths: pa.Array) -> pa.Array:
     """The paths, with those of Hadoop's checksum files replaced by the files they belong to."""
     return pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
-
-
-def _by_age(files: pa.Table, *, now_ms: int) -> pa.Table:
-    ages = pc.subtract(integer_scalar(now_ms), files["modified_ms"])
-    counts, sizes = [], []
-    lower = -(2**62)
-    for _, upper in _AGES:
-        is_in = pc.and_(
-            pc.greater_equal(ages, integer_scalar(lower)), pc.less(ages, integer_scalar(upper))
-        )
-        some = files.filter(is_in)
-        counts.append(some.num_rows)
-        sizes.append(total_bytes(some))
-        lower = upper
-    columns = [string_column([name for name, _ in _AGES])]
-    columns += [integer_column(counts), integer_column(sizes)]
-    return pa.Table.from_arrays(columns, names=["age", "num_files", "size_bytes"])
