@@ -31,14 +31,13 @@ from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
-from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.column_paths import ColumnPath, dotted, find_place, to_path
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
-from dagster_delta.protocol.table_properties import parse_column_paths
 from dagster_delta.protocol.values.arrow_columns import boolean_column, integer_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.log.columns import total_bytes
@@ -492,8 +491,10 @@ def zorder_columns(
     indexed = {column.path for column in statistics_columns(configuration)}
     found: list[tuple[str, ...]] = []
     for name in columns:
-        fields = _resolve(configuration.schema, name)
-        path = tuple(field.name for field in fields)
+        path = find_place(configuration.schema, to_path(name)).path
+        fields = configuration.schema.fields_along(path)
+        if len(fields) < len(path):
+            raise InvalidArgument(f"{name} leads into a column that is no struct", column=name)
         _check(configuration, name, fields, option)
         mode = configuration.column_mapping_mode
         if tuple(physical_name(field, mode) for field in fields) not in indexed:
@@ -507,20 +508,6 @@ def zorder_columns(
             raise InvalidArgument(f"{option} names {name} twice", column=name)
         found.append(path)
     return tuple(found)
-
-
-def _resolve(schema: StructType, name: str) -> tuple[StructField, ...]:
-    paths = parse_column_paths(name)
-    if len(paths) != 1:
-        raise InvalidArgument(f"{name!r} is not the name of one column", column=name)
-    fields: list[StructField] = []
-    inside: object = schema
-    for step in paths[0]:
-        if not isinstance(inside, StructType):
-            raise InvalidArgument(f"{name} leads into a column that is no struct", column=name)
-        fields.append(inside.field(step))
-        inside = fields[-1].data_type
-    return tuple(fields)
 
 
 def _check(
