@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from dagster_delta.evolution.properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.features.registry import TABLE_FEATURES, TableFeature
-from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 
 PAGE = Path(__file__).with_name("features.md")
 

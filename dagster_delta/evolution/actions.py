@@ -5,7 +5,9 @@ Spec: Column Mapping; Type Widening; Default Columns; Schema Serialization Forma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import msgspec
 
@@ -41,6 +43,14 @@ from dagster_delta.sql.types import STRING, VOID
 class SchemaAction(msgspec.Struct, frozen=True):
     """One change of a schema."""
 
+    operation: ClassVar[str] = "CHANGE COLUMN"
+    """Its name in other engines."""
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """What the history of a table says of it beside the steps."""
+        return {}
+
     def apply(self, draft: SchemaDraft) -> None:
         """Apply the change to the table as the actions before it leave it."""
         raise NotImplementedError
@@ -49,6 +59,7 @@ class SchemaAction(msgspec.Struct, frozen=True):
 class AddColumn(SchemaAction, frozen=True):
     """Add a column, or a field of a struct."""
 
+    operation: ClassVar[str] = "ADD COLUMNS"
     path: ColumnPath
     """Path of the struct, then the new name."""
     data_type: DataType
@@ -142,6 +153,7 @@ def is_null(sql: str) -> bool:
 class DropColumn(SchemaAction, frozen=True):
     """Drop a column or field. Data files keep it, and readers ignore it."""
 
+    operation: ClassVar[str] = "DROP COLUMNS"
     path: ColumnPath
     if_exists: bool = False
 
@@ -182,6 +194,7 @@ class DropColumn(SchemaAction, frozen=True):
 class RenameColumn(SchemaAction, frozen=True):
     """Rename a column or field, in the same position."""
 
+    operation: ClassVar[str] = "RENAME COLUMN"
     path: ColumnPath
     new_name: str
 

@@ -146,7 +146,7 @@ class ColumnChangePlan:
             )
         yield from missing_switch_lines(self.missing_switches)
         yield from configuration_lines(self.before, self.published)
-        yield from schema_lines(compare_schemas(self.prepared.schema, self.published.schema))
+        yield from schema_lines(self.prepared.schema, self.published.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,13 @@ class SchemaChangePlan:
     """Spark SQL by logical name of the new columns for which existing files are rewritten."""
     existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
     """Spark SQL by path of the new columns whose default existing rows get when they are read."""
-    materializes_defaults: bool = False
-    """Whether files are rewritten that lack columns whose default they are read with."""
     checks: tuple[Constraint, ...] = ()
     """Conditions that every existing row must satisfy, over the columns of `after`."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """New configuration by name of the metadata domains that change."""
     frees_files_of_feature: bool = False
-    """Whether data files that use a feature are rewritten without it before the drop."""
+    """Whether data files that use a feature are rewritten without it before the drop: they are read
+    as `before` says."""
     affected_files: int = 0
     """Data files to rewrite, if known."""
     affected_bytes: int = 0
@@ -231,7 +230,7 @@ class SchemaChangePlan:
         """Whether existing data files must be rewritten."""
         if self.stages:
             return any(step.effect in ("rewrites", "converts") for step in self.steps)
-        return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
+        return bool(self.fills) or self.frees_files_of_feature
 
     @property
     def validates_rows(self) -> bool:
@@ -243,13 +242,19 @@ class SchemaChangePlan:
         """The difference between the two schemas; columns keep their identity when renamed."""
         return compare_schemas(self.before.schema, self.after.schema)
 
+    def with_files(self, num_files: int, size_bytes: int) -> SchemaChangePlan:
+        """The plan with the number and the size of the files to rewrite."""
+        if not num_files:
+            return self.without_rewrite()
+        return replace(self, affected_files=num_files, affected_bytes=size_bytes)
+
     def without_rewrite(self) -> SchemaChangePlan:
         """The plan for a table without files, which has no rows to rewrite."""
         steps = tuple(
             replace(step, effect="metadata") if step.effect == "rewrites" else step
             for step in self.steps
         )
-        return replace(self, fills={}, materializes_defaults=False, steps=steps)
+        return replace(self, fills={}, frees_files_of_feature=False, steps=steps)
 
     def __str__(self) -> str:
         return self.to_markdown()
@@ -277,7 +282,7 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
     for check in plan.checks:
         yield f"- every existing row must satisfy {code_span(check.name)}: {code_span(check.sql)}"
     yield from configuration_lines(plan.before, plan.after)
-    yield from schema_lines(plan.schema_changes)
+    yield from schema_lines(plan.before.schema, plan.after.schema)
 
 
 def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Iterator[str]:
@@ -341,8 +346,6 @@ class SchemaDraft:
     changed_domains: dict[str, str] = field(default_factory=dict, init=False)
     work: dict[tuple[_Work, ColumnPath], str] = field(default_factory=dict, init=False)
     """What columns need after the change, and the Spark SQL of their default."""
-    materializes_defaults: bool = field(default=False, init=False)
-    """Whether to write into files the columns whose default their rows get when they are read."""
     constraints: dict[str, str] = field(default_factory=dict, init=False)
     """Spark SQL by name of the new CHECK constraints that existing rows must satisfy."""
 
@@ -379,7 +382,7 @@ class SchemaDraft:
 
     def set_properties(self, properties: Mapping[str, object]) -> None:
         """Set these properties, and the protocol that they need. Raises InvalidArgument."""
-        self.configuration = set_properties(self.configuration, properties, new_name=self.new_name)
+        self.configuration = set_properties(self.configuration, properties)
 
     def require_column_mapping(self, change: str) -> None:
         """Make sure that columns have physical names separate from their logical names."""

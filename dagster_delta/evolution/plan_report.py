@@ -73,10 +73,10 @@ def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator
             yield f"- property {code_span(key)} unset"
 
 
-def schema_lines(changes: SchemaChanges) -> Iterator[str]:
+def schema_lines(before: StructType, after: StructType) -> Iterator[str]:
     """The differences of two schemas as a block; nothing if there are none."""
-    if changes:
-        yield from ("", "```diff", *changes.lines, "```")
+    if lines := compare_schemas(before, after).lines:
+        yield from ("", "```diff", *lines, "```")
 
 
 def code_span(text: str) -> str:
@@ -104,12 +104,6 @@ class SchemaChanges:
     """Paths of columns with another name, type or comment, in the earlier schema."""
     lines: tuple[str, ...]
 
-    def __bool__(self) -> bool:
-        return bool(self.lines)
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines)
-
 
 class _Line(NamedTuple):
     sign: str
@@ -121,12 +115,11 @@ def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
     """The differences from an earlier schema to a later one."""
     found = list(_fields(before, after, ()))
     # One column may have several changes.
-    paths = {
-        sign: tuple(dict.fromkeys(line.path for line in found if line.sign == sign))
-        for sign in "+-~"
-    }
+    added, dropped, changed = (
+        tuple(dict.fromkeys(line.path for line in found if line.sign == sign)) for sign in "+-~"
+    )
     lines = tuple(f"{line.sign} {dotted(line.path)}{line.text}" for line in found)
-    return SchemaChanges(paths["+"], paths["-"], paths["~"], lines)
+    return SchemaChanges(added, dropped, changed, lines)
 
 
 def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator[_Line]:

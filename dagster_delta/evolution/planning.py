@@ -31,6 +31,7 @@ from dagster_delta.evolution.feature_drop import plan_feature_drop
 from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
 from dagster_delta.evolution.table_actions import DropFeature
 from dagster_delta.protocol.features.existing_defaults import (
+    EXISTING_DEFAULTS_FEATURE,
     is_default_type,
     with_existing_default,
 )
@@ -71,7 +72,6 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
         tuple(draft.steps),
         fills={path[0]: sql for path, sql in fills.items()},
         existing_defaults=lazy,
-        materializes_defaults=draft.materializes_defaults,
         checks=(*not_null, *named),
         domains=draft.changed_domains,
         missing_switches=tuple(draft.missing_switches),
@@ -83,7 +83,10 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
 def plan_dropped_feature(
     configuration: TableConfiguration, action: DropFeature
 ) -> SchemaChangePlan:
-    """The plan to drop a feature, in one or more commits."""
+    """The plan to drop a feature, in one or more commits. Lazy defaults need not be there."""
+    if action.name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(action.name):
+        step = PlannedStep("no row has a lazy default", "nothing")
+        return SchemaChangePlan(configuration, configuration, (step,))
     drop = plan_feature_drop(configuration, action.name)
     rewrites = drop.files != "none"
     step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")

@@ -1,4 +1,5 @@
-"""Plans for an existing table: set and unset properties, enable features and raise versions.
+"""Table properties: every one that writers of Delta tables know, and what this library does about
+it; and plans for an existing table that set and unset them, enable features and raise versions.
 
 The plan is a configuration. Other contents of the commit (row ids for existing files, the first
 version with in-commit timestamps) follow from comparing it with the configuration in force.
@@ -10,7 +11,9 @@ In-Commit Timestamps.
 from __future__ import annotations
 
 import difflib
+import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -29,14 +32,9 @@ from dagster_delta.protocol.features.iceberg_compat import (
     check_iceberg_compat,
     iceberg_compat_version,
 )
-from dagster_delta.protocol.features.registry import (
-    TABLE_FEATURES,
-    effective_features,
-    find_feature,
-)
+from dagster_delta.protocol.features.registry import effective_features
 from dagster_delta.protocol.features.row_tracking import with_materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
 from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -44,6 +42,128 @@ from dagster_delta.protocol.log.pending_actions import (
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
+Treatment = Literal["honoured", "kept", "read only", "internal", "refused"]
+"""`honoured`: it can be set, and reads and writes follow it. `kept`: it can be set, and has no
+effect. `read only`: reads and writes of a table that has it follow it, and it cannot be set here.
+`internal`: writers maintain it themselves. `refused`: it cannot be set here."""
+
+
+class KnownProperty(msgspec.Struct, frozen=True):
+    """One table property."""
+
+    name: str
+    treatment: Treatment
+    what: str
+    """What it means, or why it has no effect."""
+
+    @property
+    def can_be_set(self) -> bool:
+        """Whether callers may set it on a table."""
+        return self.treatment in ("honoured", "kept")
+
+
+def _rows(treatment: Treatment, rows: dict[str, str]) -> tuple[KnownProperty, ...]:
+    return tuple(KnownProperty(f"delta.{name}", treatment, what) for name, what in rows.items())
+
+
+_HONOURED = {
+    "appendOnly": "rows are neither deleted nor changed",
+    "autoOptimize": "former name of `delta.autoOptimize.autoCompact`",
+    "autoOptimize.autoCompact": "small files are compacted after writes that leave 50 of them in "
+    "one partition",
+    "autoOptimize.optimizeWrite": "`false`: Spark does not bring the rows of a partition together "
+    "before it writes them",
+    "checkpoint.writeStatsAsJson": "statistics in checkpoints as text",
+    "checkpoint.writeStatsAsStruct": "statistics in checkpoints as columns",
+    "checkpointInterval": "commits between two checkpoints; if not set, 10 for tables of up to "
+    "5,000 files, 20 up to 10,000, 50 up to 25,000, and 100 for larger ones",
+    "checkpointPolicy": "`classic` or `v2` checkpoints",
+    "compatibility.symlinkFormatManifest.enabled": "each commit writes the symlink manifests of "
+    "the partitions that it changes",
+    "columnMapping.mode": "how columns are found in data files",
+    "dataSkippingNumIndexedCols": "leading columns with statistics",
+    "dataSkippingStatsColumns": "columns with statistics, in place of the leading ones",
+    "dataSkippingStringPrefixLength": "characters of a string that statistics keep",
+    "deletedFileRetentionDuration": "how long VACUUM keeps removed files",
+    "enableChangeDataFeed": "row-level changes are recorded",
+    "enableDeletionVectors": "rows are deleted by marking them",
+    "enableExpiredLogCleanup": "the log is cleaned up after checkpoints",
+    "enableIcebergCompatV1": "the table stays readable as Iceberg v1",
+    "enableIcebergCompatV2": "the table stays readable as Iceberg v2",
+    "enableInCommitTimestamps": "commits carry their own timestamp",
+    "enableMaterializePartitionColumnsFeature": "data files hold the partition columns too",
+    "enableRowTracking": "rows keep an id",
+    "enableTypeWidening": "columns may take wider types",
+    "enableVariantShredding": "other writers may split variants into typed columns; new files of "
+    "this library hold them whole",
+    "isolationLevel": "how strictly concurrent commits are ordered",
+    "logRetentionDuration": "how long log clean-up keeps versions",
+    "minReaderVersion": "least reader version of the protocol",
+    "minWriterVersion": "least writer version of the protocol",
+    "parquet.compression.codec": "codec of new data files",
+    "parquet.format.version": "`1.0.0`: new data files use no encodings that came later",
+    "randomPrefixLength": "characters of a random prefix",
+    "randomizeFilePrefixes": "new data files go below random prefixes",
+    "setTransactionRetentionDuration": "how long transaction identifiers count",
+    "targetFileSize": "size of new data files",
+}
+_KEPT = {
+    "castIcebergTimeType": "concerns the conversion of Iceberg tables",
+    "checkpointRetentionDuration": "no writer goes by it, delta-spark neither",
+    "dropFeatureTruncateHistory.retentionDuration": "`truncate_history` asks for a clean log "
+    "whatever its age",
+    "enableFullRetentionRollback": "no writer goes by it, delta-spark neither",
+    "ignoreIcebergBucketPartition": "concerns the conversion of Iceberg tables",
+    "ignoreProtocolDefaults": "concerns defaults of Spark sessions, which do not count here",
+    "sampleRetentionDuration": "no writer goes by it, delta-spark neither",
+    "tuneFileSizesForRewrites": "concerns Databricks; see `delta.targetFileSize`",
+    "universalFormat.enabledFormats": "no Iceberg metadata is written here, and VACUUM keeps that "
+    "of others",
+    "writePartitionColumnsToParquet": "files hold partition columns only where a feature asks for "
+    "it",
+}
+_READ_ONLY = {
+    "enableChangeDataCapture": "former name of `delta.enableChangeDataFeed`",
+    "enableRowIds": "the draft of row tracking, on tables that have it; others take "
+    "`delta.enableRowTracking`",
+    "rowTrackingSuspended": "new files get no row ids while row tracking is being dropped",
+}
+_INTERNAL = {
+    "columnMapping.maxColumnId": "highest column id ever assigned",
+    "inCommitTimestampEnablementTimestamp": "when commits began to carry timestamps",
+    "inCommitTimestampEnablementVersion": "version at which they did",
+    "requireCheckpointProtectionBeforeVersion": "version before which checkpoints are protected",
+    "rowIds.physicalColumnName": "column of the ids, in the draft of row tracking",
+    "rowTracking.materializedRowCommitVersionColumnName": "column of the versions of rows",
+    "rowTracking.materializedRowIdColumnName": "column of the ids of rows",
+}
+_REFUSED = {
+    "coordinatedCommits.commitCoordinator-preview": "tables with a commit coordinator are rejected",
+    "coordinatedCommits.commitCoordinatorConf-preview": "tables with a commit coordinator are "
+    "rejected",
+    "coordinatedCommits.tableConf-preview": "tables with a commit coordinator are rejected",
+    "enableIcebergCompatV3": "tables with the feature are not written",
+    "redirectReaderWriter-preview": "tables that redirect their clients are rejected",
+    "redirectWriterOnly-preview": "tables that redirect their writers are not written",
+    "universalFormat.iceberg.atomicConversion.supported": "no Iceberg metadata is written",
+}
+
+KNOWN_PROPERTIES: tuple[KnownProperty, ...] = tuple(
+    sorted(
+        (
+            *_rows("honoured", _HONOURED),
+            *_rows("kept", _KEPT),
+            *_rows("read only", _READ_ONLY),
+            *_rows("internal", _INTERNAL),
+            *_rows("refused", _REFUSED),
+        ),
+        key=lambda known: known.name.lower(),
+    )
+)
+"""Properties by name. Properties with the prefixes `delta.constraints.` and `delta.feature.` are
+not listed."""
+
+_BY_NAME = {known.name.lower(): known for known in KNOWN_PROPERTIES}
 _SETTABLE = tuple(known.name for known in KNOWN_PROPERTIES if known.can_be_set)
 
 COMMENT_KEY = "comment"
@@ -63,18 +183,20 @@ _VERSION_KEYS = ("delta.minReaderVersion", "delta.minWriterVersion")
 _VERSION_PAIRS = ((1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7))
 
 
+def new_column_name() -> str:
+    """A physical column name that no other column ever had."""
+    return f"col-{uuid.uuid4()}"
+
+
 def set_properties(
-    configuration: TableConfiguration,
-    properties: Mapping[str, object],
-    *,
-    new_name: Callable[[], str],
+    configuration: TableConfiguration, properties: Mapping[str, object]
 ) -> TableConfiguration:
     """The configuration with these properties, under the protocol that they need; itself if nothing
     changes.
 
     `delta.feature.<name> = supported`, `delta.minReaderVersion` and `delta.minWriterVersion` change
     the protocol and are not stored as properties, and `comment` becomes the description of the
-    table. `new_name` makes physical column names that were never used before.
+    table.
     """
     given = normalize_properties(properties)
     _refuse_constraints(given)
@@ -86,7 +208,7 @@ def set_properties(
     protocol = upgrade_protocol(configuration.protocol, features)
     protocol = with_asked_versions(protocol, given)
     _check_mapping_change(configuration, wanted)
-    finished = _finish(configuration, protocol, wanted, new_name)
+    finished = _finish(configuration, protocol, wanted)
     return finished if description is None else _described(finished, description)
 
 
@@ -113,7 +235,7 @@ def unset_properties(
         spell_property(key, is_known=True)
         del wanted[key]
     _check_mapping_change(configuration, wanted)
-    finished = _finish(configuration, configuration.protocol, wanted, None)
+    finished = _finish(configuration, configuration.protocol, wanted)
     return _described(finished, None) if forgets_description else finished
 
 
@@ -124,29 +246,8 @@ def _described(configuration: TableConfiguration, description: str | None) -> Ta
     return TableConfiguration(configuration.protocol, metadata)
 
 
-def enable_feature(
-    configuration: TableConfiguration, name: str, *, new_name: Callable[[], str]
-) -> TableConfiguration:
-    """The configuration with a feature, and those it depends on, added to the protocol.
-
-    Legacy versions are replaced by lists of all features they implied. A feature that needs a
-    property to turn it on is then supported but not in use.
-    """
-    if find_feature(name) is None:
-        known = ", ".join(row.name for row in TABLE_FEATURES if row.can_write)
-        raise InvalidArgument(
-            f"there is no table feature {name} that can be enabled; the supported ones are {known}"
-        )
-    return set_properties(
-        configuration, {f"{FEATURE_PREFIX}{name}": "supported"}, new_name=new_name
-    )
-
-
 def _finish(
-    old: TableConfiguration,
-    protocol: Protocol,
-    properties: Mapping[str, str],
-    new_name: Callable[[], str] | None,
+    old: TableConfiguration, protocol: Protocol, properties: Mapping[str, str]
 ) -> TableConfiguration:
     """The new configuration, validated, with everything that its properties imply."""
     wanted = dict(properties)
@@ -159,14 +260,14 @@ def _finish(
         is_iceberg_v2 and iceberg_compat_version(old) != 2
     )
     if planned.column_mapping_mode != "none" and starts_mapping:
-        assert new_name is not None  # noqa: S101  unsetting never turns mapping on
         # Existing data files have their columns under their logical names.
         schema = map_columns(
-            planned.schema, wanted, new_name, nested_ids=is_iceberg_v2, keep_logical_names=True
+            planned.schema, wanted, nested_ids=is_iceberg_v2, keep_logical_names=True
         )
         schema_string = schema.to_json()
-    if planned.supports("rowTracking") and new_name is not None:
-        wanted = with_materialized_columns(wanted, new_name)
+    if planned.supports("rowTracking"):
+        # Files may have the columns of an earlier time with row ids, which was ended since.
+        wanted = with_materialized_columns(wanted, new_column_name)
     if not planned.in_commit_timestamps_enabled:
         # Otherwise they would name a start that is wrong after the next enabling.
         wanted.pop(IN_COMMIT_TIMESTAMP_START_VERSION_KEY, None)
@@ -184,7 +285,7 @@ def _finish(
 def map_columns(
     schema: StructType,
     properties: dict[str, str],
-    new_name: Callable[[], str],
+    new_name: Callable[[], str] = new_column_name,
     *,
     nested_ids: bool,
     keep_logical_names: bool = False,
@@ -335,7 +436,7 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):
         if lowered.startswith(prefix):
             return prefix + key[len(prefix) :]
-    known = find_property(key)
+    known = _BY_NAME.get(lowered)
     if known is not None and known.treatment == "internal":
         raise InvalidArgument(
             f"the table property {key} is maintained by writers and cannot be set; omit it"

@@ -112,7 +112,11 @@ def _by_hand(configuration: Mapping[str, str]) -> Iterable[str]:
             continue
         name = key.removeprefix(FEATURE_PREFIX)
         if find_feature(name) is None:
-            raise InvalidArgument(f"{key} names a table feature that this library does not know")
+            known = ", ".join(row.name for row in TABLE_FEATURES if row.can_write)
+            raise InvalidArgument(
+                f"there is no table feature {name}, or this library does not know it; the "
+                f"supported ones are {known}"
+            )
         if value not in ("supported", "enabled"):
             raise InvalidArgument(f"{key} is 'supported' or absent, not {value!r}")
         yield name

@@ -297,7 +297,8 @@ def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
     cursor.take_operator("=")
-    yield table_actions.SetTableComment(cursor.string("the comment") or None)
+    text = cursor.string("the comment") or None
+    yield table_actions.SetTableText("description", text)
 
 
 def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -19,13 +20,9 @@ from dagster_delta.evolution.dependants import (
     clustering_text,
 )
 from dagster_delta.evolution.plan import SchemaDraft
-from dagster_delta.evolution.properties import unset_properties
+from dagster_delta.evolution.properties import normalize_properties, unset_properties
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.features.column_mapping import physical_name
-from dagster_delta.protocol.features.existing_defaults import (
-    fields_with_existing_default,
-    without_existing_defaults,
-)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.statistics import statistics_columns
@@ -40,6 +37,7 @@ _MAX_CLUSTERING_COLUMNS = 4
 class AddConstraint(SchemaAction, frozen=True):
     """Add a named CHECK constraint; existing rows are checked."""
 
+    operation: ClassVar[str] = "ADD CONSTRAINT"
     name: str
     expression: str
     """Spark SQL that must be true for every row."""
@@ -77,6 +75,7 @@ def _find_constraint(properties: dict[str, str], name: str) -> str | None:
 class DropConstraint(SchemaAction, frozen=True):
     """Drop a CHECK constraint."""
 
+    operation: ClassVar[str] = "DROP CONSTRAINT"
     name: str
     if_exists: bool = False
 
@@ -102,7 +101,13 @@ class DropConstraint(SchemaAction, frozen=True):
 class SetProperties(SchemaAction, frozen=True):
     """Set table properties."""
 
+    operation: ClassVar[str] = "SET TBLPROPERTIES"
     properties: Mapping[str, object] = {}
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The properties as they are stored."""
+        return {"properties": normalize_properties(self.properties)}
 
     def apply(self, draft: SchemaDraft) -> None:
         """Set the properties, and the protocol that they need."""
@@ -118,6 +123,7 @@ class SetProperties(SchemaAction, frozen=True):
 class UnsetProperties(SchemaAction, frozen=True):
     """Unset table properties."""
 
+    operation: ClassVar[str] = "UNSET TBLPROPERTIES"
     keys: tuple[str, ...]
     if_exists: bool = False
 
@@ -132,21 +138,25 @@ class UnsetProperties(SchemaAction, frozen=True):
             draft.note(f"unset {listed}")
 
 
-class SetTableComment(SchemaAction, frozen=True):
-    """Set the description of the table; None removes it."""
+class SetTableText(SchemaAction, frozen=True):
+    """Set the name or the description of the table; None removes it."""
 
-    comment: str | None
+    operation: ClassVar[str] = "UPDATE TABLE METADATA"
+    field: Literal["name", "description"]
+    text: str | None
 
     def apply(self, draft: SchemaDraft) -> None:
-        """Change or remove the description."""
-        metadata = msgspec.structs.replace(draft.configuration.metadata, description=self.comment)
+        """Change or remove the text."""
+        metadata = msgspec.structs.replace(draft.configuration.metadata, **{self.field: self.text})
         draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
-        draft.note("set the description of the table" if self.comment else "drop the description")
+        what = f"the {self.field} of the table"
+        draft.note(f"set {what} to {self.text!r}" if self.text else f"drop {what}")
 
 
 class ClusterBy(SchemaAction, frozen=True):
     """Set the clustering columns; an empty list turns clustering off."""
 
+    operation: ClassVar[str] = "CLUSTER BY"
     columns: tuple[ColumnPath, ...]
 
     def apply(self, draft: SchemaDraft) -> None:
@@ -227,17 +237,3 @@ class DropFeature(SchemaAction, frozen=True):
             f"dropping the feature {self.name} takes several commits, so it has to be the only "
             "action of its statement"
         )
-
-
-class MaterializeDefaults(SchemaAction, frozen=True):
-    """Write the columns into every file whose rows get their default when they are read."""
-
-    def apply(self, draft: SchemaDraft) -> None:
-        """Have the files rewritten that lack such a column."""
-        columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
-        if not columns:
-            draft.note("no row has a lazy default", "nothing")
-            return
-        draft.set_schema(without_existing_defaults(draft.schema))
-        draft.materializes_defaults = True
-        draft.note(f"store the lazy default of {', '.join(columns)} in files", "rewrites")

@@ -23,6 +23,7 @@ from dagster_delta.evolution.properties import (
     MAX_COLUMN_ID_KEY,
     is_protocol_property,
     map_columns,
+    new_column_name,
     normalize_properties,
     with_asked_versions,
 )
@@ -92,7 +93,7 @@ def define_table(
     *,
     table_id: str,
     created_time_ms: int,
-    new_name: Callable[[], str],
+    new_name: Callable[[], str] = new_column_name,
     replaces: TableConfiguration | None = None,
 ) -> TableConfiguration:
     """The configuration of a new table, under the lowest protocol that it needs.

@@ -30,7 +30,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table import operations
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
-from dagster_delta.table.table_handle import SettingMethods
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 from dagster_delta.table.transaction.retries import StatementOptions
 
@@ -62,11 +61,7 @@ _NOT_COMMITTED = (
 """Errors of an append that is surely not in the log, and that another version may not raise."""
 
 
-class DeltaTable(
-    SchemaChangeMethods,
-    SettingMethods,
-    MaintenanceMethods,
-):
+class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
     """A handle on a Delta table and the latest version it has seen.
 
     Read calls use the version that was opened or last written by this handle; `refresh` moves to

@@ -1,8 +1,10 @@
-"""Calls of a table handle that change its schema: `alter` by SQL, and one call for each change."""
+"""Calls of a table handle that change its schema, its properties and its protocol: `alter` by SQL,
+and one call for each change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import pyarrow as pa
@@ -58,7 +60,7 @@ class _AllOptions(AlterOptions, total=False):
 
 
 class SchemaChangeMethods(TableHandle):
-    """Changes of the schema of a table; part of `DeltaTable`.
+    """Changes of the schema, properties and protocol of a table; part of `DeltaTable`.
 
     A column is named by its path: `a.b` is a field of a struct, `a.element` the element of an
     array, `a.key` and `a.value` those of a map; backticks quote names with special characters, and
@@ -206,8 +208,6 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: the log still holds versions that use the feature, and
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
-        if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
-            return self._change_schema(evolution.table_actions.MaterializeDefaults(), **options)
         drop = evolution.table_actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
         return self._change_schema(drop, **options)
 
@@ -577,6 +577,136 @@ class SchemaChangeMethods(TableHandle):
                 self._existing(), clock=now_ms, commit_info=commit_info
             )
         )
+
+    def set_properties(
+        self,
+        properties: Mapping[str, object],
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Set table properties, together with the protocol changes they need, in one commit.
+
+        If the new feature needs it, a legacy protocol is replaced by lists of features, with all
+        that it implied. `delta.enableRowTracking` gives ids to existing rows,
+        `delta.columnMapping.mode = name` gives ids to the columns, and
+        `delta.enableInCommitTimestamps` records when the timestamps began. If the table already has
+        these properties, there is no commit, and `skipped` is true.
+
+        Args:
+            properties: values by name, text, numbers or booleans; `delta.*` names are checked,
+                others are the user's own. `delta.feature.<name> = supported` enables a feature.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound: the table does not exist.
+            InvalidArgument: a name is unknown or not for users, a value is invalid, or the table
+                cannot change from its present state to that one.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+        """
+        action = evolution.table_actions.SetProperties(properties)
+        return self._change_schema(action, commit_info=commit_info)
+
+    def unset_properties(
+        self,
+        names: Iterable[str],
+        *,
+        if_exists: bool = False,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Unset table properties; features that they needed stay in the protocol.
+
+        Args:
+            names: names of the properties.
+            if_exists: whether a property that the table does not have is no error.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            InvalidArgument: the table does not have a property, a property is not for users, or the
+                table needs it.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        action = evolution.table_actions.UnsetProperties(tuple(names), if_exists)
+        return self._change_schema(action, commit_info=commit_info)
+
+    def set_name(
+        self, name: str | None, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Set the name of the table that catalogs and tools show; its location stays.
+
+        Args:
+            name: the new name; None for none.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        action = evolution.table_actions.SetTableText("name", name)
+        return self._change_schema(action, commit_info=commit_info)
+
+    def set_description(
+        self, description: str | None, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Set the description of the table that catalogs and tools show.
+
+        Args:
+            description: the new description; None for none.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        action = evolution.table_actions.SetTableText("description", description)
+        return self._change_schema(action, commit_info=commit_info)
+
+    def enable_feature(
+        self, name: str, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Add a table feature, and those it depends on, to the protocol.
+
+        A feature with its own property (`delta.enableDeletionVectors`, …) is then supported but not
+        yet in use: `set_properties` enables it.
+
+        Args:
+            name: name of the feature, as in `"domainMetadata"`.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            InvalidArgument: the feature is unknown.
+            UnsupportedFeature: this library does not write tables with it.
+            TableNotFound, ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for
+                `set_properties`.
+        """
+        return self.set_properties({f"delta.feature.{name}": "supported"}, commit_info=commit_info)
+
+    def upgrade_protocol(
+        self,
+        *,
+        min_reader_version: int = 1,
+        min_writer_version: int = 1,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Upgrade the protocol versions; writer version 7 lists the features that the old version
+        implied.
+
+        Args:
+            min_reader_version: minimum reader version; the table's own may be higher.
+            min_writer_version: minimum writer version; the table's own may be higher.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            InvalidArgument: the pair of versions does not exist.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        versions = {
+            "delta.minReaderVersion": min_reader_version,
+            "delta.minWriterVersion": min_writer_version,
+        }
+        return self.set_properties(versions, commit_info=commit_info)
 
     def _request(
         self,

@@ -30,7 +30,7 @@ from dagster_delta.evolution.table_actions import (
     DropConstraint,
     DropFeature,
     SetProperties,
-    SetTableComment,
+    SetTableText,
     UnsetProperties,
 )
 from dagster_delta.protocol.features.column_change import Position
@@ -131,7 +131,7 @@ SPELLINGS: list[tuple[str, list[SchemaAction]]] = [
         [ChangeType(("a",), LONG), DropNotNull(("a",)), RenameColumn(("a",), "b")],
     ),
     ("DROP CHECK c", [DropConstraint("c")]),
-    ("COMMENT = 'about'", [SetTableComment("about")]),
+    ("COMMENT = 'about'", [SetTableText("description", "about")]),
     (
         "ADD COLUMN a INT DEFAULT 1, DROP COLUMN b, MODIFY c DECIMAL(12,2)",
         [

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
+from dagster_delta.evolution.properties import KNOWN_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

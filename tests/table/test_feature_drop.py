@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.table.handles import reopened
 from tests.table_rows import ids_of
 
@@ -202,3 +203,15 @@ def test_the_protection_goes_once_the_history_is_gone() -> None:
     table.drop_feature("checkpointProtection")
     assert reopened(table).metadata().configuration == {}
     assert ids_of(reopened(table)) == [1, 2, 3]
+
+
+def test_files_that_a_drop_has_written_are_used_by_the_next_one() -> None:
+    table = table_with({"delta.columnMapping.mode": "name"})
+    refused = [Fault("refuse", "put_if_absent", commit_path(2), n) for n in (1, 2, 3)]
+    with pytest.raises(StorageFailure):
+        DeltaTable("", store=FaultyStore(table.store, refused)).drop_feature("columnMapping")
+    written = {each.path for each in table.store.list_recursive() if ".parquet" in each.path}
+    table.drop_feature("columnMapping")
+    assert set(reopened(table).snapshot().live_files()["path"].to_pylist()) <= written
+    assert ids_of(reopened(table)) == [1, 2, 3]
+    assert not list(table.store.list_recursive("_dagster_delta"))

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.table_properties import TableProperties
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable

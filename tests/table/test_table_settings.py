@@ -13,6 +13,8 @@ from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log.state import LogState
+from dagster_delta.testing.faulty_store import FaultyStore
 from tests.table.handles import reopened
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -95,12 +97,7 @@ def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> N
     from dagster_delta.evolution.properties import set_properties
     from dagster_delta.table.operations.configuration_change import stage_configuration_change
 
-    names = iter(["a", "b"])
-    wanted = set_properties(
-        transaction.configuration,
-        {"delta.enableRowTracking": True},
-        new_name=lambda: next(names),
-    )
+    wanted = set_properties(transaction.configuration, {"delta.enableRowTracking": True})
     stage_configuration_change(transaction, wanted)
     with pytest.raises(Exception, match="added rows"):
         transaction.commit("SET TBLPROPERTIES")
@@ -153,7 +150,7 @@ def test_a_change_of_settings_loses_to_another() -> None:
         ({"delta.columnMapping.maxColumnId": 7}, "maintained by writers"),
         ({"delta.dataSkippingStatsColumns": "nope"}, "names nope"),
         ({"delta.minReaderVersion": 2, "delta.minWriterVersion": 3}, "is not a valid protocol"),
-        ({"delta.feature.nope": "supported"}, "does not know"),
+        ({"delta.feature.nope": "supported"}, "no table feature nope"),
         ({"delta.enableIcebergCompatV1": True}, "needs column mapping"),
         (
             {"delta.enableIcebergCompatV2": True, "delta.columnMapping.mode": "name"},
@@ -244,3 +241,47 @@ def test_a_table_that_replaces_another_has_at_least_the_versions_asked_for() -> 
     protocol = replaced.protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (2, 5)
     assert replaced.metadata().configuration == {}
+
+
+def test_row_ids_that_begin_a_second_time_are_not_those_of_the_first() -> None:
+    table = table_with()
+    enable = "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+    table.alter(enable)
+    table.append(pa.table({"id": pa.array([4, 5], pa.int64()), "v": ["d", "e"]}))
+    # The file that it writes holds the ids of its rows.
+    table.update({"v": "'x'"}, where="id <= 3")
+    table.drop_feature("rowTracking")
+    table.alter(enable)
+    ids = reopened(table).snapshot().scan(row_ids=True).to_arrow()["_row_id"].to_pylist()
+    assert sorted(ids) == list(range(5))
+
+
+def test_a_setting_is_planned_again_where_another_writer_was_faster() -> None:
+    table = table_with()
+    others: list[str] = []
+
+    def interfere(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and "_delta_log" in path and not others:
+            others.append(path)
+            reopened(table).set_properties({"my.own": "x"})
+
+    late = DeltaTable("", store=FaultyStore(table.store, before_call=interfere))
+    assert late.set_properties({"delta.appendOnly": True}).attempts == 2
+    assert late.metadata().configuration == {"my.own": "x", "delta.appendOnly": "true"}
+
+
+def test_a_setting_takes_no_list_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_with()
+
+    def refuse(*_: object) -> Any:
+        raise AssertionError("the files are listed")
+
+    for name in ("live_files", "file_batches"):
+        monkeypatch.setattr(LogState, name, refuse)
+    monkeypatch.setattr(LogState, "num_files", property(refuse))
+    table = reopened(table)
+    table.set_properties({"delta.appendOnly": True})
+    table.set_description("rows of letters")
+    (newest, before) = table.history(2)
+    assert (newest.operation, before.operation) == ("UPDATE TABLE METADATA", "SET TBLPROPERTIES")
+    assert before.operation_parameters["properties"] == '{"delta.appendOnly":"true"}'

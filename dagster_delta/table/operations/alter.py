@@ -6,7 +6,6 @@ Spec: Change Metadata; Protocol Evolution.
 from __future__ import annotations
 
 import datetime as dt
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dagster_delta.engines import engine_for
-from dagster_delta.errors import CommitStateUnknown, DeltaError, InvalidArgument, StorageFailure
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.evolution import actions, table_actions
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import (
@@ -26,6 +25,7 @@ from dagster_delta.evolution.column_change import (
 )
 from dagster_delta.evolution.column_paths import dotted, find_place
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
+from dagster_delta.evolution.feature_drop import plan_feature_drop
 from dagster_delta.evolution.plan import (
     ColumnChangePlan,
     ExistingRows,
@@ -35,7 +35,6 @@ from dagster_delta.evolution.plan import (
 from dagster_delta.evolution.planning import plan_dropped_feature, plan_schema_changes
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import DomainMetadata
-from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
@@ -47,19 +46,18 @@ from dagster_delta.table.operations.column_change import (
     plan_for,
 )
 from dagster_delta.table.operations.configuration_change import (
+    RETRIES,
     drop_feature,
+    files_to_rewrite,
     stage_configuration_change,
 )
 from dagster_delta.table.operations.existing_rows import (
     ExistingFiles,
-    OlderFiles,
     RowValidation,
     check_unknown_to_files,
 )
 from dagster_delta.table.operations.write_planning import physical_names
 from dagster_delta.table.transaction.retries import (
-    ConflictRetries,
-    StatementOptions,
     run_with_retries,
 )
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -71,25 +69,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
-
-
-_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=10, seconds=math.inf))
-"""How often a change that conflicts with another commit is planned again: it may rewrite files for
-hours, and the next attempt reuses them.
-"""
-
-_OPERATIONS: Mapping[type[object], str] = {
-    actions.AddColumn: "ADD COLUMNS",
-    actions.DropColumn: "DROP COLUMNS",
-    actions.RenameColumn: "RENAME COLUMN",
-    table_actions.MaterializeDefaults: "MATERIALIZE DEFAULTS",
-    table_actions.AddConstraint: "ADD CONSTRAINT",
-    table_actions.DropConstraint: "DROP CONSTRAINT",
-    table_actions.SetProperties: "SET TBLPROPERTIES",
-    table_actions.UnsetProperties: "UNSET TBLPROPERTIES",
-    table_actions.ClusterBy: "CLUSTER BY",
-}
-"""Names of the operation in other engines; everything else is a CHANGE COLUMN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +151,8 @@ def change_schema(
     if len(wanted) == 1 and isinstance(wanted[0], table_actions.DropFeature):
         return _drop_feature(snapshot, wanted[0], options, clock)
     change = _SchemaChange(wanted, options, clock)
-    try:
+    with change.files:
         return change.run(snapshot)
-    except (StorageFailure, CommitStateUnknown):
-        # A retry may succeed, and reuses the files that are written.
-        raise
-    except DeltaError:
-        change.files.forget()
-        raise
 
 
 def _drop_feature(
@@ -189,23 +162,14 @@ def _drop_feature(
     clock: Clock,
 ) -> SchemaChangeResult:
     plan = plan_dropped_feature(snapshot.configuration, action)
-    if action.name == EXISTING_DEFAULTS_FEATURE:
-        # The files come first, in a commit that can resume after a crash.
-        freed = change_schema(snapshot, [table_actions.MaterializeDefaults()], options, clock=clock)
-        snapshot, cost = freed.snapshot, freed.plan
-        plan = replace(plan, affected_files=cost.affected_files, affected_bytes=cost.affected_bytes)
-        if not cost.affected_files:
-            steps = tuple(replace(step, effect="metadata") for step in plan.steps)
-            plan = replace(plan, steps=steps, frees_files_of_feature=False)
-    if options.dry_run:
+    if options.dry_run and plan.rewrites_data:
+        files = files_to_rewrite(snapshot, plan_feature_drop(snapshot.configuration, action.name))
+        plan = plan.with_files(files.num_rows, total_bytes(files))
+    if options.dry_run or not plan.changes_anything:
         return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
-    done = drop_feature(
-        snapshot,
-        action.name,
-        truncate_history=action.truncate_history,
-        clock=clock,
-        commit_info=options.commit_info,
-    )
+    rewriting = ExistingFiles(engine_for(None, options.engine), options.on_progress)
+    done = drop_feature(snapshot, action, rewriting, clock=clock, commit_info=options.commit_info)
+    plan = plan.with_files(rewriting.num_files, rewriting.size_bytes)
     return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
 
 
@@ -219,7 +183,6 @@ class _SchemaChange:
     validation: RowValidation = field(init=False)
     files: ExistingFiles = field(init=False)
     started: float = field(default_factory=time.perf_counter, init=False)
-    older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
     rewritten: pa.Table | None = field(default=None, init=False)
     """`pa.Table` of the files that the plan rewrites."""
     planned: SchemaChangePlan = field(init=False)
@@ -234,9 +197,7 @@ class _SchemaChange:
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until there is no conflict."""
-        done = run_with_retries(self._attempt, snapshot.store, snapshot, _RETRIES)
-        if not done.skipped:
-            self.files.forget()
+        done = run_with_retries(self._attempt, snapshot.store, snapshot, RETRIES)
         return SchemaChangeResult(**msgspec.structs.asdict(done), plan=self.planned)
 
     def _attempt(self, snapshot: Snapshot) -> CommitResult:
@@ -259,28 +220,27 @@ class _SchemaChange:
             dry_run=options.dry_run,
             domains=domains,
             table_version=snapshot.version + 1,
-            has_rows=snapshot.num_files > 0,
+            # Only defaults that are kept in the log need to know, and a large log is not counted.
+            has_rows=options.existing_rows != "lazy" or snapshot.num_files > 0,
             moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
             find_zone=lambda: self.validation.engine.time_zone,
         )
         plan = plan_schema_changes(draft, self.wanted)
         # A plan for a table without rows is wrong once the table has rows.
-        self.depends_on_files = not snapshot.num_files and any(
-            isinstance(action, actions.AddColumn) and action.default is not None
-            for action in self.wanted
+        self.depends_on_files = (
+            any(
+                isinstance(action, actions.AddColumn) and action.default is not None
+                for action in self.wanted
+            )
+            and not snapshot.num_files
         )
         if plan.existing_defaults and configuration.column_mapping_mode == "none":
             check_unknown_to_files(snapshot, plan.after, tuple(plan.existing_defaults))
             self.depends_on_files = True
         if not plan.rewrites_data:
             return plan
-        if not snapshot.num_files:
-            return plan.without_rewrite()
-        self.rewritten = (
-            self.older_files.of(snapshot) if plan.materializes_defaults else snapshot.live_files()
-        )
-        size = total_bytes(self.rewritten)
-        return replace(plan, affected_files=self.rewritten.num_rows, affected_bytes=size)
+        self.rewritten = snapshot.live_files()
+        return plan.with_files(self.rewritten.num_rows, total_bytes(self.rewritten))
 
     def _commit(self, snapshot: Snapshot, plan: SchemaChangePlan) -> CommitResult:
         tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
@@ -310,10 +270,11 @@ class _SchemaChange:
             # Rows that concurrent commits add have not been checked.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
-        names = {_OPERATIONS.get(type(action), "CHANGE COLUMN") for action in self.wanted}
+        operations = {action.operation for action in self.wanted}
+        of_action = self.wanted[0].parameters if len(self.wanted) == 1 else {}
         return transaction.commit(
-            names.pop() if len(names) == 1 else "ALTER TABLE",
-            parameters={"changes": [step.what for step in plan.steps]},
+            operations.pop() if len(operations) == 1 else "ALTER TABLE",
+            parameters={"changes": [step.what for step in plan.steps], **of_action},
             metrics=metrics,
             user_info=self.options.commit_info,
         )

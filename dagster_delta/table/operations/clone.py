@@ -50,7 +50,6 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.restore import restored_configuration
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
-from dagster_delta.table.operations.write_planning import new_column_name
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -215,7 +214,7 @@ def _configuration(
     if existing is not None:
         configuration = restored_configuration(existing.configuration, configuration)
     if options.properties:
-        configuration = set_properties(configuration, options.properties, new_name=new_column_name)
+        configuration = set_properties(configuration, options.properties)
     if iceberg_compat_version(configuration) not in (
         None,
         iceberg_compat_version(source.configuration),

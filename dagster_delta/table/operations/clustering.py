@@ -14,10 +14,10 @@ from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefu
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.properties import new_column_name
 from dagster_delta.evolution.table_actions import ClusterBy
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.table.operations.write_planning import new_column_name
 from dagster_delta.table.read.snapshot import Snapshot
 
 

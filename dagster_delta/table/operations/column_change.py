@@ -8,6 +8,7 @@ of states.
 from __future__ import annotations
 
 import contextlib
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,6 @@ from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
     ColumnChangeFailed,
     CommitConflict,
-    CommitRetriesExhausted,
     InvalidArgument,
 )
 from dagster_delta.evolution.column_change import (
@@ -37,6 +37,7 @@ from dagster_delta.evolution.column_change import (
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
+from dagster_delta.evolution.properties import new_column_name
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
@@ -50,18 +51,22 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import domain_texts
-from dagster_delta.table.operations.write_planning import new_column_name, write_spec
+from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.committer import Conflicted
 from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.retries import (
+    ConflictRetries,
+    StatementOptions,
+    run_with_retries,
+)
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 _BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
 _OPERATION = "CHANGE COLUMN"
-_MAX_LOST_RACES = 20
-"""Conflicts of one commit after which the change gives up."""
+_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=20, seconds=math.inf))
+"""How often one commit of a change is planned again."""
 _METRICS = (
     "numCopiedRows",
     "numLateRows",
@@ -265,33 +270,37 @@ class ColumnChangeJob:
         """
         change = _running(snapshot)
         self._early = _unfilled(snapshot.live_files(("path", "tags")), change)["path"]
-        publishing = _Attempts(self.clock)
         while True:
-            snapshot = self._fill(snapshot, change)
-            publishing.note(self._metrics)
-            outcome = self._publish(snapshot, change)
-            if isinstance(outcome, CommitResult):
-                self._report(outcome.snapshot)
-                return outcome
-            # Other writers added files without the shadow column: these are converted first.
-            snapshot = publishing.lost_to(outcome, snapshot, self._metrics)
-
-    def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        """The first version at which all files are converted."""
-        attempts = _Attempts(self.clock)
-        while True:
-            _check_running(snapshot, change)
-            # Smaller batches take less time, so concurrent commits change fewer of their files.
-            files = self._next_files(snapshot, change, (self.batch_bytes or 1) >> attempts.lost)
-            if not files.num_rows:
-                return snapshot
-            outcome = self._fill_batch(snapshot, files, change)
-            if isinstance(outcome, Conflicted):
-                snapshot = attempts.lost_to(outcome, snapshot, self._metrics)
-                continue
-            attempts.note(self._metrics)
-            attempts, snapshot = _Attempts(self.clock), outcome.snapshot
+            done = self._commit_step(snapshot, change)
+            snapshot = done.snapshot
             self._report(snapshot)
+            if not _is_running(snapshot, change):
+                return done
+
+    def _commit_step(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
+        """The next commit of the change, planned again after conflicts."""
+        began_ms, num_lost = self.clock(), -1
+
+        def note_time() -> None:
+            if num_lost > 0:
+                longest = max(self._metrics["longestRetryMs"], self.clock() - began_ms)
+                self._metrics["longestRetryMs"] = longest
+
+        def attempt(newest: Snapshot) -> CommitResult:
+            nonlocal num_lost
+            num_lost += 1
+            self._metrics["numRetries"] += num_lost > 0
+            note_time()
+            _check_running(newest, change)
+            # Smaller batches take less time, so concurrent commits change fewer of their files.
+            files = self._next_files(newest, change, (self.batch_bytes or 1) >> num_lost)
+            if files.num_rows:
+                return self._fill_batch(newest, files, change)
+            return self._publish(newest, change)
+
+        done = run_with_retries(attempt, snapshot.store, snapshot, _RETRIES)
+        note_time()
+        return done
 
     def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> pa.Table:
         """Files to rewrite in one commit: at least one while any is left. Files from before the run
@@ -305,7 +314,7 @@ class ColumnChangeJob:
 
     def _fill_batch(
         self, snapshot: Snapshot, files: pa.Table, change: ColumnChange
-    ) -> CommitResult | Conflicted:
+    ) -> CommitResult:
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
         done = self.engine.backfill(plan, spec)
@@ -322,15 +331,12 @@ class ColumnChangeJob:
             "numCopiedRows": done.num_rows,
             "numNulledValues": done.num_nulled,
         }
-        outcome = transaction.try_commit(
+        committed = transaction.commit(
             _OPERATION,
             parameters=_parameters(change, "reorganising"),
             metrics=metrics,
             user_info=self.commit_info,
         )
-        if isinstance(outcome, Conflicted):
-            transaction.created_files.delete()
-            return outcome
         is_early = pc.any(pc.is_in(files["path"], value_set=self._early)).as_py()
         of_run = {
             **metrics,
@@ -341,9 +347,9 @@ class ColumnChangeJob:
         }
         for name, value in of_run.items():
             self._metrics[name] += value
-        return outcome
+        return committed
 
-    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Conflicted:
+    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
         configuration = snapshot.configuration
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_configuration(published_configuration(configuration, change))
@@ -357,7 +363,7 @@ class ColumnChangeJob:
             return [add for add in adds if not is_filled(add.tags, change.id)]
 
         transaction.depend_on(ReadScope(may_hold=without_shadow))
-        return transaction.try_commit(
+        return transaction.commit(
             _OPERATION,
             parameters=_parameters(change, "public"),
             metrics=self._metrics,
@@ -395,34 +401,6 @@ class ColumnChangeJob:
                     metrics["numAddedBytes"],
                 )
             )
-
-
-class _Attempts:
-    """The attempts at one commit."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since_ms = clock()
-        self.lost = 0
-
-    def note(self, metrics: dict[str, int]) -> None:
-        """Record how long the attempts have taken so far, if any was lost."""
-        if self.lost:
-            taken = self._clock() - self._since_ms
-            metrics["longestRetryMs"] = max(metrics["longestRetryMs"], taken)
-
-    def lost_to(self, outcome: Conflicted, snapshot: Snapshot, metrics: dict[str, int]) -> Snapshot:
-        """The version to try again on."""
-        self.lost += 1
-        metrics["numRetries"] += 1
-        if self.lost == _MAX_LOST_RACES:
-            raise CommitRetriesExhausted(
-                f"{_MAX_LOST_RACES} attempts at one commit of the column change lost to other "
-                "writers; resume the change when fewer of them are at work",
-                table=snapshot.store.location.uri,
-                version=snapshot.version,
-            ) from outcome.conflict.to_error(table=snapshot.store.location.uri)
-        return snapshot.update()
 
 
 def _is_running(snapshot: Snapshot, change: ColumnChange) -> bool:

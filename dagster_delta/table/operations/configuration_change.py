@@ -8,6 +8,7 @@ Checkpoint Protection; Deletion Vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -18,6 +19,8 @@ from dagster_delta.clock import Clock
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop
+from dagster_delta.evolution.plan import SchemaChangePlan
+from dagster_delta.evolution.table_actions import DropFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
@@ -28,30 +31,22 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json, 
 from dagster_delta.protocol.values.partition_values import decode_path, encode_path
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.existing_rows import (
-    OlderFiles,
+    ExistingFiles,
+    older_files,
     outdated_files,
-    stage_moved_rows,
 )
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import added_again
+from dagster_delta.table.transaction.retries import (
+    ConflictRetries,
+    StatementOptions,
+    run_with_retries,
+)
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
-
-def commit_configuration(
-    snapshot: Snapshot,
-    configuration: TableConfiguration,
-    operation: str,
-    parameters: Mapping[str, object],
-    *,
-    clock: Clock,
-    commit_info: Mapping[str, object] | None = None,
-) -> CommitResult:
-    """Commit a planned configuration; no commit if the table already has it."""
-    transaction = Transaction(snapshot.store, snapshot, clock=clock)
-    if configuration == snapshot.configuration:
-        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
-    stage_configuration_change(transaction, configuration)
-    return transaction.commit(operation, parameters=parameters, user_info=commit_info)
+RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=10, seconds=math.inf))
+"""How often a change that conflicts with another commit is planned again: it may rewrite files for
+hours, and the next attempt reuses them."""
 
 
 def stage_configuration_change(transaction: Transaction, configuration: TableConfiguration) -> None:
@@ -131,9 +126,9 @@ does not know the feature finds one of them wherever it starts reading close to 
 
 def drop_feature(
     snapshot: Snapshot,
-    name: str,
+    action: DropFeature,
+    rewriting: ExistingFiles,
     *,
-    truncate_history: bool,
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
@@ -143,6 +138,7 @@ def drop_feature(
     longer uses it; the call can be repeated. A feature that cannot be dropped, or not yet, is an
     InvalidArgument that says what to do.
     """
+    name, truncate_history = action.name, action.truncate_history
     drop = plan_feature_drop(snapshot.configuration, name)
     if drop.feature.name == "checkpointProtection":
         _check_history_is_gone(
@@ -150,7 +146,13 @@ def drop_feature(
         )
     parameters = {"featureName": drop.feature.name, "truncateHistory": truncate_history}
     if drop.needs_protected_history:
-        snapshot = _prepare(snapshot, drop, parameters, clock)
+        with rewriting:
+            snapshot = run_with_retries(
+                lambda newest: _prepare(newest, name, rewriting, parameters, clock),
+                snapshot.store,
+                snapshot,
+                RETRIES,
+            ).snapshot
         if truncate_history:
             _check_history_is_gone(snapshot, snapshot.version)
         else:
@@ -171,21 +173,29 @@ def drop_feature(
 
 
 def _prepare(
-    snapshot: Snapshot, drop: FeatureDrop, parameters: Mapping[str, object], clock: Clock
-) -> Snapshot:
-    files = _files_to_rewrite(snapshot, drop)
+    snapshot: Snapshot,
+    name: str,
+    rewriting: ExistingFiles,
+    parameters: Mapping[str, object],
+    clock: Clock,
+) -> CommitResult:
+    drop = plan_feature_drop(snapshot.configuration, name)
+    files = files_to_rewrite(snapshot, drop)
     if drop.prepared.metadata == snapshot.metadata and not files.num_rows:
-        return snapshot
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(drop.prepared)
     if files.num_rows:
-        stage_moved_rows(transaction, files, drop.prepared)
+        before = snapshot.configuration
+        plan = SchemaChangePlan(before, drop.prepared, (), frees_files_of_feature=True)
+        rewriting.stage(transaction, snapshot, plan, files)
         transaction.stage_removed(_vector_files(files, clock()))
-    return transaction.commit("DROP FEATURE", parameters=parameters).snapshot
+    return transaction.commit("DROP FEATURE", parameters=parameters)
 
 
-def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
+def files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
+    """The files that use a feature, as LIVE_FILE_SCHEMA."""
     files = snapshot.live_files()
     match drop.files:
         case "all":
@@ -195,7 +205,7 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
         case "of_old_types":
             return outdated_files(snapshot, files, ["widened_types"])
         case "without_defaults":
-            return OlderFiles().of(snapshot)
+            return older_files(snapshot)
         case "none":
             return files.slice(0, 0)
 

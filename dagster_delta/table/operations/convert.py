@@ -32,7 +32,6 @@ from dagster_delta.protocol.values.partition_values import (
     serialize_partition_value,
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.operations.write_planning import new_column_name
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 _FOOTER_READERS = 32
@@ -77,7 +76,6 @@ def convert_directory(
             msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
             created_time_ms=clock(),
-            new_name=new_column_name,
         )
         if configuration.column_mapping_mode != "none":
             raise InvalidArgument(

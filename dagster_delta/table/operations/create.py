@@ -17,7 +17,6 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.table.operations.clustering import define_clustering
-from dagster_delta.table.operations.write_planning import new_column_name
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -79,7 +78,6 @@ def define_new_table(
         definition,
         table_id=str(uuid.uuid4()),
         created_time_ms=now_ms(),
-        new_name=new_column_name,
         replaces=existing.configuration if existing else None,
     )
     return define_clustering(configuration, definition.cluster_by, existing)

@@ -21,22 +21,28 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import has_any, lacked_fields, map_footers, may_lack
 from dagster_delta.engines.plans import ReadPlan, WriteResult
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
-from dagster_delta.errors import ConstraintViolation, DeltaError, InvalidArgument, InvalidTable
+from dagster_delta.errors import (
+    CommitStateUnknown,
+    ConstraintViolation,
+    DeltaError,
+    InvalidArgument,
+    InvalidTable,
+    StorageFailure,
+)
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema, physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
-from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import type_changes
@@ -57,6 +63,7 @@ from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -117,18 +124,41 @@ class RowValidation:
 
 @dataclass(slots=True)
 class ExistingFiles:
-    """Rewrites files of a table so that their rows hold the defaults of new columns.
+    """Rewrites files of a table: their rows get the defaults of new columns, or stay as they are
+    without a feature.
 
     The next attempt, and other runs of the same change, reuse the files of an attempt: files that
     no concurrent commit has changed are not rewritten twice. As those runs may commit them at any
     time, no file is deleted here (see `RewriteJournal`).
+
+    A context manager: at the end it prevents other runs from finding the files, unless a store that
+    failed or a crash lets the change be called again.
     """
 
     engine: Engine
     on_progress: Callable[[int, int], None] | None = None
+    num_files: int = field(default=0, init=False)
+    """Files that the latest attempt replaces."""
+    size_bytes: int = field(default=0, init=False)
+    """Size of those files."""
     _journal: RewriteJournal | None = field(default=None, init=False)
     _done: list[JournalEntry] = field(default_factory=list, init=False)
     _moment_ms: int = field(default=0, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        is_final = isinstance(error, DeltaError) and not isinstance(
+            error, StorageFailure | CommitStateUnknown
+        )
+        if error is None or is_final:
+            self.forget()
 
     def stage(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table
@@ -137,6 +167,7 @@ class ExistingFiles:
         old ones.
         """
         self._open_journal(snapshot, plan, transaction.clock())
+        self.num_files, self.size_bytes = files.num_rows, total_bytes(files)
         keys = keys_of(files["path"], files["deletion_vector"])
         # Entries from which another commit has removed a file are forgotten.
         live = set(keys.to_pylist())
@@ -165,7 +196,7 @@ class ExistingFiles:
                 plan.after.metadata,
                 dict(plan.fills),
                 [(check.name, check.sql) for check in plan.checks],
-                plan.materializes_defaults,
+                plan.frees_files_of_feature,
             ],
             order="deterministic",
         ).decode()
@@ -187,8 +218,8 @@ class ExistingFiles:
         read = ReadPlan(
             store=snapshot.store,
             version=snapshot.version,
-            # Columns that files lack are read as long as the log defines them.
-            configuration=plan.before if plan.materializes_defaults else after,
+            # What a feature gives to rows is read as long as the log defines it.
+            configuration=plan.before if plan.frees_files_of_feature else after,
             files=files,
             columns=tuple(name for name in after.schema.names if name not in plan.fills),
         )
@@ -202,6 +233,7 @@ class ExistingFiles:
         )
         read, spec = keep_row_ids(read, spec)
         written = self.engine.write(self.engine.read(read), spec, store=snapshot.store)
+        check_no_row_lost(snapshot, files, written)
         entry = JournalEntry(
             sources=frozenset(keys_of(files["path"], files["deletion_vector"]).to_pylist()),
             adds=written.files,
@@ -375,27 +407,13 @@ def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
         yield arrow_type
 
 
-@dataclass(slots=True)
-class OlderFiles:
-    """Finds the files whose rows take a default when they are read; caches its results."""
-
-    _known: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Whether a file lacks a column, by its path and the schema."""
-
-    def of(self, snapshot: Snapshot) -> pa.Table:
-        """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA."""
-        configuration = snapshot.configuration
-        text = configuration.metadata.schema_string
-        files = snapshot.live_files()
-        if EXISTING_DEFAULT_KEY not in text:
-            return files.slice(0, 0)
-        schema, mode = configuration.schema, configuration.column_mapping_mode
-        doubtful = files.filter(may_lack(files, schema, mode))
-        paths = doubtful["path"].to_pylist()
-        new = [path for path in paths if (path, text) not in self._known]
-        for path, lacked in zip(new, lacked_fields(snapshot.store, new, schema, mode), strict=True):
-            self._known[path, text] = bool(lacked)
-        return doubtful.filter(boolean_column([self._known[path, text] for path in paths]))
+def older_files(snapshot: Snapshot) -> pa.Table:
+    """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA."""
+    schema, mode = snapshot.schema, snapshot.configuration.column_mapping_mode
+    files = snapshot.live_files()
+    doubtful = files.filter(may_lack(files, schema, mode))
+    lacked = lacked_fields(snapshot.store, doubtful["path"].to_pylist(), schema, mode)
+    return doubtful.filter(boolean_column(list(map(bool, lacked))))
 
 
 def check_unknown_to_files(
@@ -421,32 +439,6 @@ def check_unknown_to_files(
             column=names,
             file=decode_path(holding[0]),
         )
-
-
-def stage_moved_rows(
-    transaction: Transaction, files: pa.Table, configuration: TableConfiguration
-) -> WriteResult:
-    """Stage that the rows of some files are in new files, written under another configuration.
-
-    Rows keep their ids. On an error, new files are deleted as far as the store allows. The
-    transaction is on the snapshot of the files; columns of the new configuration have the names of
-    the old one.
-    """
-    snapshot = transaction.snapshot
-    assert snapshot is not None  # noqa: S101  the files are of one
-    # The rows are in the table, so they have passed its constraints.
-    spec = write_spec(configuration, snapshot.store.location, check_rows=False)
-    plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
-    engine = embedded_engine()
-    written = engine.write(engine.read(plan), spec, store=snapshot.store)
-    transaction.stage_written(
-        msgspec.structs.replace(file, data_change=False) for file in written.files
-    )
-    transaction.declare_row_ids_kept()
-    with transaction.created_files:
-        check_no_row_lost(snapshot, files, written)
-    transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
-    return written
 
 
 def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:

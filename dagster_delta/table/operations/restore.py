@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
-from dagster_delta.evolution.plan_report import compare_schemas, configuration_lines, schema_lines
+from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
@@ -273,7 +273,7 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
     for files, what in ((plan.returning, "added again"), (plan.leaving, "removed")):
         yield f"- {files.num_rows:,} files ({total_bytes(files):,} bytes) are {what}"
     yield from configuration_lines(before.configuration, plan.configuration)
-    yield from schema_lines(compare_schemas(before.schema, plan.configuration.schema))
+    yield from schema_lines(before.schema, plan.configuration.schema)
 
 
 def _number(count: int | None) -> str:

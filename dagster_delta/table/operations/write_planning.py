@@ -90,11 +90,6 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
                 raise InvalidArgument(f"{option} is a list of columns; write [{columns!r}]")
 
 
-def new_column_name() -> str:
-    """A physical column name that no other column ever had."""
-    return f"col-{uuid.uuid4()}"
-
-
 def physical_names(configuration: TableConfiguration | None) -> Callable[[], str]:
     """Physical names computed from the table and its largest column id; None for a new table.
 
