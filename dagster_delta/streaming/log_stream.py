@@ -44,7 +44,7 @@ from dagster_delta.table.log.reader import (
     located,
     read_commit,
 )
-from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
+from dagster_delta.table.read.change_feed_plan import FeedFiles
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import descriptor_of
@@ -63,7 +63,6 @@ _ROWS_AT_ONCE = 10_000
 # so one is run every this many commits.
 _COMMITS_PER_EMPTY_BATCH = 20
 _KEPT_COMMITS = 8
-_NO_CONSTANTS: Mapping[str, str] = {}
 
 
 class LogStream:
@@ -203,10 +202,16 @@ class LogStream:
         if start.version == BEGINNING:
             newest = end.version if end.is_snapshot else end.version - 1
             start = self.initial_offset(newest) if end.origin is UNSET else end.origin
-        found = _BatchFiles(self._options, self._latest)
+        found = FeedFiles(is_feed=self._options.read_change_feed)
+        # Files of a version are read with the defaults of that version.
+        shown = self._latest.configuration
         if start.is_snapshot:
             stop = end.index if end.is_snapshot else None
-            self._collect_snapshot(start, stop, found)
+            snapshot = self._snapshot_at(start.version)
+            shown = shown.with_existing_defaults_of(snapshot.configuration)
+            timestamp_ms = snapshot.timestamp_ms if self._options.read_change_feed else 0
+            for files in self._snapshot_files(start.version).between(start.index, stop):
+                _add_inserted(found, start.version, timestamp_ms, files)
             start = end if end.is_snapshot else start.next_version()
         last = end.version if end.index else end.version - 1
         if not end.is_snapshot and start.version <= last:
@@ -215,9 +220,10 @@ class LogStream:
                 stop = end.index if actions.version == end.version else None
                 with located(self._store, actions.version):
                     changes = self._rules.changes_of(actions)[first:stop]
-                    found.carry_defaults_of(self._rules.configuration_at(actions))
-                    found.add(actions.version, timestamp_ms, changes)
-        return found.to_sets()
+                    shown = shown.with_existing_defaults_of(self._rules.configuration_at(actions))
+                    for change in changes:
+                        found.add(actions.version, timestamp_ms, change)
+        return tuple(changes for changes in found.sets(shown) if changes.files.num_rows)
 
     def _commits(self, first: int, last: int) -> Iterator[tuple[CommitActions, int]]:
         if self._options.read_change_feed:
@@ -226,16 +232,6 @@ class LogStream:
             return
         for version in range(first, last + 1):
             yield self._load_present_commit(version), 0
-
-    def _collect_snapshot(self, start: StreamOffset, stop: int | None, found: _BatchFiles) -> None:
-        snapshot = self._snapshot_at(start.version)
-        chosen = self._snapshot_files(start.version).between(start.index, stop)
-        found.carry_defaults_of(snapshot.configuration)
-        timestamp_ms = snapshot.timestamp_ms if self._options.read_change_feed else 0
-        for files in chosen:
-            for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
-                changes = [_inserted(row) for row in batch.to_pylist()]
-                found.add(start.version, timestamp_ms, changes)
 
     def _read_snapshot_files(self, version: int) -> SnapshotFiles:
         snapshot = self._snapshot_at(version)
@@ -338,41 +334,15 @@ class LogStream:
 
 def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
     """The live files of a version, as one set to read."""
-    rows = ChangeFileRows()
-    files = snapshot.live_files(SNAPSHOT_COLUMNS)
-    for batch in files.select(SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
+    found = FeedFiles(is_feed=False)
+    _add_inserted(found, snapshot.version, 0, snapshot.live_files(SNAPSHOT_COLUMNS))
+    return found.sets(snapshot.configuration)[0]
+
+
+def _add_inserted(found: FeedFiles, version: int, timestamp_ms: int, files: pa.Table) -> None:
+    for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
-            rows.add(snapshot.version, _inserted(row), _NO_CONSTANTS)
-    return ChangeFileSet(snapshot.configuration, rows.to_table(), None)
-
-
-class _BatchFiles:
-    def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
-        self._feed = FeedFiles() if options.read_change_feed else None
-        self._rows = ChangeFileRows()
-        self._configuration = latest.configuration
-
-    def carry_defaults_of(self, configuration: TableConfiguration) -> None:
-        """Read files of a version with the defaults of that version, see
-        `with_existing_defaults_of`.
-        """
-        self._configuration = self._configuration.with_existing_defaults_of(configuration)
-
-    def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
-        """Append the files of a commit, or of a snapshot."""
-        for change in changes:
-            if self._feed is None:
-                self._rows.add(version, change, _NO_CONSTANTS)
-            else:
-                self._feed.add(version, timestamp_ms, change)
-
-    def to_sets(self) -> tuple[ChangeFileSet, ...]:
-        """The groups that have files."""
-        if self._feed is None:
-            sets = [ChangeFileSet(self._configuration, self._rows.to_table(), None)]
-        else:
-            sets = [*self._feed.sets(self._configuration)]
-        return tuple(changes for changes in sets if changes.files.num_rows)
+            found.add(version, timestamp_ms, _inserted(row))
 
 
 def _inserted(row: Mapping[str, Any]) -> FileChange:

@@ -103,7 +103,7 @@ class _ConfigurationChange:
     metadata: Metadata | None
 
 
-class ChangeFileRows:
+class _ChangeFileRows:
     """Grows into a table of CHANGE_FILE_SCHEMA without keeping an object per file."""
 
     def __init__(self) -> None:
@@ -128,14 +128,20 @@ class ChangeFileRows:
 
 
 class FeedFiles:
-    """The files of a change data feed, grouped by whether their rows say how they changed."""
+    """The files of a change data feed, grouped by whether their rows say how they changed; or only
+    the files of inserted rows, which are read without the columns of the feed.
+    """
 
-    def __init__(self) -> None:
-        self._recorded = ChangeFileRows()
-        self._derived = ChangeFileRows()
+    def __init__(self, *, is_feed: bool = True) -> None:
+        self._is_feed = is_feed
+        self._recorded = _ChangeFileRows()
+        self._derived = _ChangeFileRows()
 
     def add(self, version: int, timestamp_ms: int, change: FileChange) -> None:
         """Append a file of a commit."""
+        if not self._is_feed:
+            self._derived.add(version, change, {})
+            return
         constants = _commit_constants(version, timestamp_ms)
         if change.change_type is None:
             self._recorded.add(version, change, constants)
@@ -143,8 +149,10 @@ class FeedFiles:
             typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
             self._derived.add(version, change, typed)
 
-    def sets(self, configuration: TableConfiguration) -> tuple[ChangeFileSet, ChangeFileSet]:
-        """Both groups, to be read with the schema of a configuration."""
+    def sets(self, configuration: TableConfiguration) -> tuple[ChangeFileSet, ...]:
+        """Both groups, or the only one, to be read with the schema of a configuration."""
+        if not self._is_feed:
+            return (ChangeFileSet(configuration, self._derived.to_table(), None),)
         recorded = feed_configuration(configuration, has_change_type=True)
         derived = feed_configuration(configuration, has_change_type=False)
         return (
