@@ -5,12 +5,12 @@ Spec: Add File and Remove File; Append-only Tables; Partition Value Serializatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -93,15 +93,10 @@ def _replace(
         check = expression.sql
     elif snapshot is not None:
         removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
-        _stage_removal(write, removes, ReadScope(whole_table=True))
+        write.transaction.depend_on(ReadScope(whole_table=True))
+        write.transaction.stage_removed(removes)
     checks = [] if check is None else [overwrite_check(check)]
     return write_metrics(write.write_rows(configuration, checks)) | _removal_metrics(removes)
-
-
-def _stage_removal(write: RowWrite, removes: Sequence[RemoveFile], reads: ReadScope) -> None:
-    _refuse_removal(write, removes)
-    write.transaction.depend_on(reads)
-    write.transaction.stage_removed(removes)
 
 
 def _removal_metrics(removes: Sequence[RemoveFile]) -> dict[str, int | str]:
@@ -121,7 +116,6 @@ def _replace_rows(
 
     transaction, engine = write.transaction, write.engine
     selected = select_rows(snapshot, expression, engine)
-    _refuse_removal(write, selected.files["path"])
     written = write.write_rows(configuration, [overwrite_check(expression.sql)])
     if not selected.files.num_rows:
         transaction.depend_on(selected.reads)
@@ -137,17 +131,6 @@ def _replace_rows(
     return write_metrics(written) | {
         name: counts[name] for name in names if counts[name] or name != "numCopiedRows"
     }
-
-
-def _refuse_removal(write: RowWrite, removed: Sized) -> None:
-    snapshot = write.transaction.snapshot
-    if len(removed) and snapshot is not None and snapshot.configuration.append_only:
-        raise UnsupportedFeature(
-            "the table is append-only (delta.appendOnly), and this overwrite would remove "
-            "rows; append instead, or unset the property first",
-            table=write.store.location.uri,
-            version=snapshot.version,
-        )
 
 
 def _remove_partitions(
@@ -180,7 +163,8 @@ def _remove_files(
 ) -> Sequence[RemoveFile]:
     removes = tombstones(files, write.clock())
     paths = frozenset(remove.path for remove in removes)
-    _stage_removal(write, removes, ReadScope(may_hold=may_hold, paths=paths))
+    write.transaction.depend_on(ReadScope(may_hold=may_hold, paths=paths))
+    write.transaction.stage_removed(removes)
     return removes
 
 
