@@ -19,10 +19,10 @@ import datetime as dt
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import msgspec
 import pyarrow as pa
@@ -41,7 +41,7 @@ from dagster_delta.errors import (
     StorageFailure,
 )
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.features.column_mapping import physical_arrow_schema, physical_name
+from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -57,6 +57,7 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
@@ -341,70 +342,50 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
     chosen = [False] * files.num_rows
     if "deletion_vectors" in purge:
         chosen = files["deletion_vector"].is_valid().to_pylist()
-    tests: list[Callable[[pa.Schema], bool]] = []
-    if "dropped_columns" in purge:
-        configuration = tracked_configuration(snapshot.configuration)
-        schema, mode = configuration.schema, configuration.column_mapping_mode
-        tests.append(lambda found: _holds_unknown(list(found), schema, mode))
-    if "widened_types" in purge and (expected := _widened_types(snapshot.configuration)):
-        tests.append(lambda found: _is_of_old_types(found, expected))
-    if tests:
+    configuration = tracked_configuration(snapshot.configuration)
+    schema, mode = configuration.schema, configuration.column_mapping_mode
+    was_widened = any(type_changes(field) for _, field in walk_fields(schema))
+    if "dropped_columns" in purge or ("widened_types" in purge and was_widened):
         doubtful = files.filter(boolean_column([not is_chosen for is_chosen in chosen]))
-        paths = doubtful["path"].to_pylist()
-        found = map_footers(
-            snapshot.store, paths, lambda schema: any(test(schema) for test in tests)
+        rest = map_footers(
+            snapshot.store,
+            doubtful["path"].to_pylist(),
+            lambda found: any(kind in purge for kind in _outdated_fields(found, schema, mode)),
         )
-        rest = iter(found)
-        chosen = [is_chosen or next(rest) for is_chosen in chosen]
+        left = iter(rest)
+        chosen = [is_chosen or next(left) for is_chosen in chosen]
     return files.filter(boolean_column(chosen))
 
 
-def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:
+def _outdated_fields(
+    found: Iterable[pa.Field], schema: StructType, mode: ColumnMappingMode
+) -> Iterator[Purge]:
+    """What fields of a file hold that those of the table do not."""
     known = {physical_name(field, mode).casefold(): field for field in schema}
-    return any(
-        (expected := known.get(column.name.casefold())) is None
-        or _holds_unknown_inside(column.type, expected.data_type, mode)
-        for column in found
-    )
+    for column in found:
+        field = known.get(column.name.casefold())
+        if field is None:
+            yield "dropped_columns"
+        else:
+            is_widened = bool(type_changes(field))
+            yield from _outdated_parts(column.type, field.data_type, mode, is_widened=is_widened)
 
 
-def _holds_unknown_inside(found: pa.DataType, expected: DataType, mode: ColumnMappingMode) -> bool:
+def _outdated_parts(
+    found: pa.DataType, expected: DataType, mode: ColumnMappingMode, *, is_widened: bool
+) -> Iterator[Purge]:
     if isinstance(expected, StructType) and pa.types.is_struct(found):
-        return _holds_unknown([found.field(i) for i in range(found.num_fields)], expected, mode)
-    if isinstance(expected, ArrayType) and pa.types.is_list(found):
-        return _holds_unknown_inside(found.value_type, expected.element_type, mode)
-    if isinstance(expected, MapType) and pa.types.is_map(found):
-        return _holds_unknown_inside(
-            found.key_type, expected.key_type, mode
-        ) or _holds_unknown_inside(found.item_type, expected.value_type, mode)
-    return False
-
-
-def _widened_types(configuration: TableConfiguration) -> dict[str, list[Any]]:
-    """The leaf types of the columns whose type was widened, by physical name."""
-    widened = (
-        column
-        for column in configuration.data_schema
-        if any(type_changes(field) for _, field in walk_fields(StructType((column,))))
-    )
-    columns = physical_arrow_schema(StructType(tuple(widened)), configuration.column_mapping_mode)
-    return {column.name: list(_leaf_types(column.type)) for column in columns}
-
-
-def _is_of_old_types(found: pa.Schema, expected: dict[str, list[Any]]) -> bool:
-    types = {column.name: column.type for column in found}
-    return any(
-        name in types and list(_leaf_types(types[name])) != leaves
-        for name, leaves in expected.items()
-    )
-
-
-def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
-    if arrow_type.num_fields:
-        for index in range(arrow_type.num_fields):
-            yield from _leaf_types(arrow_type.field(index).type)
-    else:
-        yield arrow_type
+        fields = (found.field(index) for index in range(found.num_fields))
+        yield from _outdated_fields(fields, expected, mode)
+    elif isinstance(expected, ArrayType) and pa.types.is_list(found):
+        element = expected.element_type
+        yield from _outdated_parts(found.value_type, element, mode, is_widened=is_widened)
+    elif isinstance(expected, MapType) and pa.types.is_map(found):
+        parts = (found.key_type, expected.key_type), (found.item_type, expected.value_type)
+        for part, wanted in parts:
+            yield from _outdated_parts(part, wanted, mode, is_widened=is_widened)
+    elif is_widened and found != to_arrow_type(expected):
+        yield "widened_types"
 
 
 def older_files(snapshot: Snapshot) -> pa.Table:
