@@ -24,7 +24,7 @@ from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
-from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure, TableNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import open_store
@@ -34,7 +34,7 @@ from dagster_delta.table.operations.append import append_rows
 from dagster_delta.table.operations.overwrite import overwrite_rows
 from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite
 from dagster_delta.table.operations.write_planning import WriteOptions
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkSchema
@@ -57,10 +57,7 @@ class TableWriter(DataSourceArrowWriter):
         self._overwrite = overwrite
         self._options = _write_options(options, overwrite=overwrite)
         store = open_store(self._uri, self._storage_options)
-        try:
-            snapshot: Snapshot | None = Snapshot.load(store)
-        except TableNotFound:
-            snapshot = None
+        snapshot = find_snapshot(store)
         self._version = None if snapshot is None else snapshot.version
         write = RowWrite(store, None, self._options, now_ms)
         self._planned: PlannedWrite = write.plan(snapshot, from_spark_schema(schema))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
-from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.properties import set_properties
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
@@ -50,7 +50,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.restore import restored_configuration
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
@@ -136,7 +136,7 @@ def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> 
         TableAlreadyExists: a table is there, and is not to be replaced.
     """
     _check_locations(source, store, deep=options.deep)
-    existing = _existing(store)
+    existing = find_snapshot(store)
     if existing is not None and not options.replace:
         raise _already_exists(store)
     return existing
@@ -171,13 +171,6 @@ def _plain(uri: str) -> str:
     if scheme in ("s3a", "s3n"):
         uri = f"s3{uri[len(scheme) :]}"
     return (f"file:{uri}" if scheme is None else uri).rstrip("/")
-
-
-def _existing(store: ObjectStore) -> Snapshot | None:
-    try:
-        return Snapshot.load(store)
-    except TableNotFound:
-        return None
 
 
 def _already_exists(store: ObjectStore) -> TableAlreadyExists:

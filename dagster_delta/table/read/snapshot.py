@@ -134,10 +134,7 @@ class Snapshot(LogVersion):
             TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
         if not self.exists:
-            try:
-                return Snapshot.load(self.store)
-            except TableNotFound:
-                return self
+            return find_snapshot(self.store) or self
         started_ms = clock.now_ms()
         commits = read_commits_after(
             self.store, self.version, at_most=_MAX_PROBES, commit=self.known_commit
@@ -173,6 +170,14 @@ class Snapshot(LogVersion):
             SchemaMismatch, InvalidArgument, UnsupportedExpression.
         """
         return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)
+
+
+def find_snapshot(store: ObjectStore) -> Snapshot | None:
+    """The latest version of a table; None if there is none. Raises as `Snapshot.load` does."""
+    try:
+        return Snapshot.load(store)
+    except TableNotFound:
+        return None
 
 
 def snapshot_of_segment(store: ObjectStore, segment: LogSegment) -> Snapshot:
