@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -33,6 +32,7 @@ from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
+from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
 from dagster_delta.table.operations.vacuum_plan import (
@@ -164,9 +164,14 @@ def _find_listed(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     if latest.version != snapshot.version:
         newer = needed.of(latest).mask
     found = listed.describe(newer, before_ms=needed.before_ms)
-    # Clocks differ: a file as old as its commit may count as younger, and is kept.
-    last = partial(_last_version_before, latest, needed.before_ms - _HOUR_MS)
-    return _Found(found, listed.num_listed, latest, last)
+
+    def last_version() -> int | None:
+        # Clocks differ: a file as old as its commit may count as younger, and is kept.
+        until_ms = needed.before_ms - _HOUR_MS - 1
+        commits = list_log(latest.store, end=latest.version)
+        return newest_version_until(latest.store, commits, latest.configuration, until_ms)
+
+    return _Found(found, listed.num_listed, latest, last_version)
 
 
 def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
@@ -322,19 +327,6 @@ def _removed_files(snapshot: Snapshot, before_ms: int) -> tuple[pa.Table, int | 
                 found.setdefault(file.path, file)
             last = version
     return listed_files(found.values()), last
-
-
-def _last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
-    """The last version of an unbroken series that was committed before a time; None if there is
-    none.
-    """
-    last = None
-    commits = list_log(snapshot.store, end=snapshot.version).commits
-    for version, file in sorted(commits.items()):
-        if file.modified_ms >= before_ms:
-            break
-        last = version
-    return last
 
 
 def _record_last_vacuum(store: ObjectStore, version: int | None) -> None:
