@@ -33,7 +33,7 @@ from dagster_delta.evolution.column_paths import (
     quote_path,
     with_nullability,
 )
-from dagster_delta.evolution.default_values import check_default_values
+from dagster_delta.evolution.default_values import check_default_value
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
@@ -377,7 +377,7 @@ def _check_default(schema: StructType, change: ColumnChange) -> None:
         return
     after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
     try:
-        check_default_values([after])
+        check_default_value(after)
     except InvalidArgument as error:
         raise SchemaChangeRefused(
             f"the default of {source.name} ({default}) is not compatible with the new type: "

@@ -156,9 +156,9 @@ def _check_default(field: StructField) -> None:
     sql, what = str(field.metadata[DEFAULT_KEY]), f"the default of column {field.name}"
     check_table_expression(sql, StructType(()), what, is_default=True)
     # Imported late: it loads what computes defaults.
-    from dagster_delta.evolution.default_values import check_default_values
+    from dagster_delta.evolution.default_values import check_default_value
 
-    check_default_values([field])
+    check_default_value(field)
 
 
 def _check_generated(field: StructField, schema: StructType) -> None:

@@ -6,7 +6,6 @@ Spec: Default Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -26,18 +25,17 @@ from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.time_zone import UTC
 
 
-def check_default_values(fields: Iterable[StructField]) -> None:
-    """Refuse defaults that no row could use.
+def check_default_value(field: StructField) -> None:
+    """Refuse a default that no row could use.
 
     A default that only Spark can compute is accepted, unless its type cannot be stored in the
     column: a write that uses it checks the value.
     """
-    for field in fields:
-        sql = str(field.metadata[DEFAULT_KEY])
-        try:
-            compute_default(field, sql)
-        except UnsupportedExpression:
-            _check_type(field, sql)
+    sql = str(field.metadata[DEFAULT_KEY])
+    try:
+        compute_default(field, sql)
+    except UnsupportedExpression:
+        _check_type(field, sql)
 
 
 def compute_default(field: StructField, sql: str, zone: str = UTC) -> object:
