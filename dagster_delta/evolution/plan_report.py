@@ -1,6 +1,6 @@
 """Changes of schema, protocol and properties for people who decide about them.
 
-Columns with ids are matched by id; others by name.
+Columns are matched by id where both schemas have ids, else by name.
 """
 
 from __future__ import annotations
@@ -143,15 +143,11 @@ def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator
 
 
 def _counterpart(old: StructField, candidates: list[StructField]) -> StructField | None:
-    number = field_id(old)
-    if number is not None:
-        return next((candidate for candidate in candidates if field_id(candidate) == number), None)
-    # If mapping was turned on in between, the old name is now the physical name.
     for candidate in candidates:
-        if (
-            str(candidate.metadata.get(PHYSICAL_NAME_KEY, candidate.name)).casefold()
-            == old.name.casefold()
-        ):
+        ids = field_id(old), field_id(candidate)
+        # If mapping was turned on in between, the old name is now the physical name.
+        name = str(candidate.metadata.get(PHYSICAL_NAME_KEY, candidate.name))
+        if ids[0] == ids[1] if None not in ids else name.casefold() == old.name.casefold():
             return candidate
     return None
 

@@ -210,6 +210,8 @@ def test_files_that_a_drop_has_written_are_used_by_the_next_one() -> None:
     refused = [Fault("refuse", "put_if_absent", commit_path(2), n) for n in (1, 2, 3)]
     with pytest.raises(StorageFailure):
         DeltaTable("", store=FaultyStore(table.store, refused)).drop_feature("columnMapping")
+    plan = table.alter("DROP FEATURE columnMapping", dry_run=True).plan
+    assert (plan.affected_files, plan.schema_changes.lines) == (1, ())
     written = {each.path for each in table.store.list_recursive() if ".parquet" in each.path}
     table.drop_feature("columnMapping")
     assert set(reopened(table).snapshot().live_files()["path"].to_pylist()) <= written
