@@ -111,24 +111,6 @@ def _is_word_of(name: str, sql: str) -> bool:
     return any(word.casefold() == name.casefold() for word in words)
 
 
-def check_expressions(configuration: TableConfiguration) -> None:
-    """Make sure that the schema has the columns of every constraint and generated column."""
-    schema = configuration.schema
-    expressions = [
-        *((f"the CHECK constraint {name}", sql) for name, sql in _checks(configuration).items()),
-        *((f"the generated column {name}", sql) for name, sql in _generated(configuration)),
-    ]
-    for what, sql in expressions:
-        try:
-            parse_expression(sql, schema)
-        except DeltaError as error:
-            raise SchemaChangeRefused(
-                f"{what} ({sql}) does not fit the new schema: {error.message}; drop it first, or "
-                "keep the column",
-                column=error.column,
-            ) from None
-
-
 def _checks(configuration: TableConfiguration) -> Mapping[str, str]:
     # Spec: CHECK constraints apply if the protocol supports them.
     if not configuration.supports("checkConstraints"):

@@ -20,7 +20,6 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
 )
 from dagster_delta.evolution.dependants import (
-    check_expressions,
     columns_of_expressions,
     declared_conditions,
 )
@@ -136,7 +135,10 @@ def plan_configuration(
             new_name=physical_names(None),
         )
     if options.schema_mode == "overwrite":
-        return _overwritten(current, data_schema, options)
+        from dagster_delta.evolution.table_definition import with_schema
+
+        names, new_name = options.partition_by, physical_names(current)
+        return with_schema(current, data_schema, partition_columns=names, new_name=new_name)
     _check_partitioning(current, options.partition_by)
     filled = filled_columns(current)
     if options.schema_mode == "strict":
@@ -146,22 +148,6 @@ def plan_configuration(
         check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
         check_widening(current, data_schema)
     return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
-
-
-def _overwritten(
-    current: TableConfiguration, data_schema: StructType, options: WriteOptions
-) -> TableConfiguration:
-    from dagster_delta.evolution.table_definition import with_schema
-
-    planned = with_schema(
-        current,
-        data_schema,
-        partition_columns=options.partition_by,
-        new_name=physical_names(current),
-    )
-    if planned is not current and current.supports("checkConstraints"):
-        check_expressions(planned)
-    return planned
 
 
 def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
