@@ -6,11 +6,10 @@ Spec: Clustered Table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 import msgspec
 
-from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.plan import SchemaDraft
@@ -64,14 +63,9 @@ def keep_clustering(
             "the table is clustered by a column that the new schema does not have; alter it with "
             "CLUSTER BY NONE first, or keep the column"
         ) from None
-    before = {CLUSTERING_DOMAIN: snapshot.domain_metadata()[CLUSTERING_DOMAIN].configuration}
     # A table with column mapping may now have other columns, with the same names.
-    with suppress(InvalidTable):
-        if clustering_columns(planned, before) == clustering_columns(
-            planned, {CLUSTERING_DOMAIN: domain.configuration}
-        ):
-            return planned, ()
-    return planned, (domain,)
+    is_same = domain == snapshot.domain_metadata()[CLUSTERING_DOMAIN]
+    return planned, () if is_same else (domain,)
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
