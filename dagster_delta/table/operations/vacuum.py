@@ -53,8 +53,6 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 _LOG = logging.getLogger(__name__)
 
 _UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
-_UNUSUAL_PATH = "(^|/)([_./]|$)|^metadata/|:"
-"""Matches every path that may be outside the table or belong to others."""
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
@@ -178,12 +176,8 @@ def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     removed, last = _removed_files(snapshot, needed.before_ms)
     columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     is_ours = is_vacuumed(columns, others=others)
-    unusual = pc.match_substring_regex(removed["path"], _UNUSUAL_PATH)
-    some = removed.filter(unusual)
-    inside = [_is_relative(path) and is_ours(path) for path in some["path"].to_pylist()]
-    files = pa.concat_tables(
-        [removed.filter(pc.invert(unusual)), some.filter(boolean_column(inside))]
-    )
+    inside = [_is_relative(path) and is_ours(path) for path in removed["path"].to_pylist()]
+    files = removed.filter(boolean_column(inside))
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
