@@ -26,9 +26,9 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.partition_values import decode_path, encode_path
+from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.existing_rows import (
     ExistingFiles,
@@ -255,10 +255,8 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
 
 def _check_history_is_gone(snapshot: Snapshot, before_version: int) -> None:
     """Check that the log reaches no further back than a version."""
-    entries = snapshot.store.list_from(LOG_DIRECTORY, "0")
-    names = (parse_log_file_name(entry.path.rpartition("/")[2]) for entry in entries)
-    versions = [name.version for name in names if name is not None]
-    if versions and min(versions) < before_version:
+    older = list_log(snapshot.store, end=before_version - 1)
+    if versions := {*older.commits, *older.checkpoints}:
         raise InvalidArgument(
             f"the log still holds versions from {min(versions)} on, and those before "
             f"{before_version} use the feature; clean the log up to that version first, or leave "
