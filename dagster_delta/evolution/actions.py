@@ -392,7 +392,7 @@ class MoveColumn(SchemaAction, frozen=True):
             rest = StructType(tuple(field for field in parent if field.name != place.path[-1]))
             return _inserted(rest, place.field, self.position, column)
 
-        draft.set_schema(change_struct(draft.schema, place.parent, moved))
+        draft.set_schema(change_struct(draft.schema, place.path[:-1], moved))
         where = "first" if after is None else f"after {after}"
         draft.note(f"move column {column} {where}")
 

@@ -44,11 +44,6 @@ class Place(msgspec.Struct, frozen=True):
     steps: ColumnPath
     """Steps from the field to the place: `element`, `key` and `value`."""
 
-    @property
-    def parent(self) -> ColumnPath:
-        """Path of the struct that holds the field; empty for a top-level column."""
-        return self.field_path[:-1]
-
 
 def to_path(column: str | Sequence[str]) -> ColumnPath:
     """The path that a caller gives: `a.b`, with special names in backticks, or a list of names."""

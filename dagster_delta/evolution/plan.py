@@ -343,7 +343,6 @@ class SchemaDraft:
     """Gives the time zone in which they are computed."""
     missing_switches: list[MissingSwitch] = field(default_factory=list, init=False)
     steps: list[PlannedStep] = field(default_factory=list, init=False)
-    changed_domains: dict[str, str] = field(default_factory=dict, init=False)
     work: dict[tuple[_Work, ColumnPath], str] = field(default_factory=dict, init=False)
     """What columns need after the change, and the Spark SQL of their default."""
     constraints: dict[str, str] = field(default_factory=dict, init=False)

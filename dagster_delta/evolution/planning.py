@@ -49,7 +49,7 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
         raise InvalidArgument(
             f"existing_rows is 'rewrite', 'lazy' or 'null', not {draft.existing_rows!r}"
         )
-    before = draft.configuration
+    before, before_domains = draft.configuration, draft.domains
     for action in wanted:
         action.apply(draft)
     lazy = draft.work_of("lazy") if draft.has_rows else {}
@@ -73,7 +73,7 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
         fills={path[0]: sql for path, sql in fills.items()},
         existing_defaults=lazy,
         checks=(*not_null, *named),
-        domains=draft.changed_domains,
+        domains=dict(draft.domains.items() - before_domains.items()),
         missing_switches=tuple(draft.missing_switches),
     )
     # An added column may be dropped by the same statement.

@@ -182,9 +182,7 @@ class ClusterBy(SchemaAction, frozen=True):
         physical = [_clusterable(configuration, path) for path in paths]
         upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
         draft.configuration = TableConfiguration(upgraded, configuration.metadata)
-        text = clustering_text(physical)
-        draft.changed_domains[CLUSTERING_DOMAIN] = text
-        draft.domains = {**draft.domains, CLUSTERING_DOMAIN: text}
+        draft.domains = {**draft.domains, CLUSTERING_DOMAIN: clustering_text(physical)}
         columns = ", ".join(map(dotted, paths))
         draft.note(f"cluster by {columns}" if columns else "cluster no longer")
 

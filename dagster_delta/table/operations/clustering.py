@@ -38,7 +38,7 @@ def _clustered_by(
 ) -> tuple[TableConfiguration, DomainMetadata]:
     draft = SchemaDraft(configuration, new_column_name)
     ClusterBy(columns).apply(draft)
-    text = draft.changed_domains[CLUSTERING_DOMAIN]
+    text = draft.domains[CLUSTERING_DOMAIN]
     return draft.configuration, DomainMetadata(
         domain=CLUSTERING_DOMAIN, configuration=text, removed=False
     )
