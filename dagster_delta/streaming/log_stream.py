@@ -138,7 +138,7 @@ class LogStream:
 
         Raises:
             VersionNotFound: the log no longer continues from `start`.
-            SchemaMismatch, UnsupportedFeature, ChangeDataNotRecorded: see `CommitRules.check`.
+            SchemaMismatch, UnsupportedFeature, ChangeDataNotRecorded: see `CommitRules.changes_of`.
             InvalidArgument: `start` belongs to another table.
             InvalidTable, StorageFailure: for the log.
         """
@@ -173,10 +173,10 @@ class LogStream:
 
     def _take_snapshot(self, offset: StreamOffset, admission: Admission) -> StreamOffset:
         total = 0
-        for sizes in self._snapshot_files(offset.version).sizes_from(offset.index):
-            taken = admission.take(sizes)
+        for files in self._snapshot_files(offset.version).between(offset.index, None):
+            taken = admission.take(files["size_bytes"].to_pylist())
             total += taken
-            if taken < len(sizes):
+            if taken < files.num_rows:
                 return offset.past(total)
         return offset.next_version()
 
@@ -379,6 +379,7 @@ class CommitRules:
             if self._options.skip_change_commits:
                 return ()
             self._check_allowed(actions, has_new_rows=bool(adds))
+        # Without statistics, which tasks would carry.
         return tuple(
             FileChange(
                 path=add.path,
@@ -512,10 +513,6 @@ class SnapshotFiles:
             self._bounds = bounds.tolist()
             self._starts += np.searchsorted(times, bounds).tolist()
         self._held: tuple[int, pa.Table] | None = None
-
-    def sizes_from(self, index: int) -> Iterator[list[int]]:
-        """Sizes in bytes of the files from a position on, range by range."""
-        return (files["size_bytes"].to_pylist() for files in self.between(index, None))
 
     def between(self, start: int, stop: int | None) -> Iterator[pa.Table]:
         """The files from one position to another, or to the end, in `pa.Table`s of

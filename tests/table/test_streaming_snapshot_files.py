@@ -69,7 +69,7 @@ def test_stretches_of_a_large_table_are_those_of_the_whole_order(
     expected = _expected(files)[start:stop]
     paths = [path for each in found.between(start, stop) for path in each["path"].to_pylist()]
     assert paths == expected
-    sizes = [size for each in found.sizes_from(start) for size in each]
+    sizes = [size for each in found.between(start, None) for size in each["size_bytes"].to_pylist()]
     number_of = {path: number for number, (path, _) in enumerate(files)}
     assert sizes == [number_of[path] for path in _expected(files)[start:]]
 

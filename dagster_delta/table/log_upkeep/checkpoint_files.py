@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -127,27 +126,18 @@ def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
     )
 
 
-class _FileActions(msgspec.Struct):
-    snapshot: Snapshot
-    empty: CheckpointState
-    now_ms: int
-    num_adds: int = 0
-    """Number of adds in the batches so far."""
-
-    def __iter__(self) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
-        """Tables of actions, and the paths that their rows are about."""
-        columns = statistics_columns(self.snapshot.configuration)
-        for batch in self.snapshot.file_batches(LIVE_FILE_SCHEMA.names, columns):
-            self.num_adds += batch.files.num_rows
-            adds = replace(self.empty, live_files=batch.files, statistics=batch.statistics(columns))
-            yield file_actions(adds), batch.files["path"]
-        # A checkpoint outlives the commits that could contradict it.
-        self.snapshot.check_totals()
-        for removed in self.snapshot.tombstone_batches(now_ms=self.now_ms):
-            yield (
-                file_actions(replace(self.empty, tombstones=removed)),
-                removed["path"],
-            )
+def _file_actions(
+    snapshot: Snapshot, empty: CheckpointState, now_ms: int
+) -> Iterator[tuple[pa.Table, pa.ChunkedArray, int]]:
+    """Tables of actions, the paths that their rows are about, and the number of adds."""
+    columns = statistics_columns(snapshot.configuration)
+    for batch in snapshot.file_batches(LIVE_FILE_SCHEMA.names, columns):
+        adds = replace(empty, live_files=batch.files, statistics=batch.statistics(columns))
+        yield file_actions(adds), batch.files["path"], batch.files.num_rows
+    # A checkpoint outlives the commits that could contradict it.
+    snapshot.check_totals()
+    for removed in snapshot.tombstone_batches(now_ms=now_ms):
+        yield file_actions(replace(empty, tombstones=removed)), removed["path"], 0
 
 
 class _ActionFiles:
@@ -193,13 +183,13 @@ def _store_parts(
     empty = _without_files(snapshot, now_ms)
     no_files = file_actions(empty)
     first = stack_actions([other_actions(empty, as_v2=as_v2), no_files])
-    actions = _FileActions(snapshot, empty, now_ms)
-    size_bytes = 0
+    size_bytes = num_adds = 0
     with scratch_directory("checkpoint-") as directory:
         files = _ActionFiles(directory)
         for number in range(len(paths)):
             files.open(no_files if number else first)
-        for rows, about in actions:
+        for rows, about, adds in _file_actions(snapshot, empty, now_ms):
+            num_adds += adds
             add_clustered(files.opened, rows, about)
         for path, data in zip(paths, files.contents(), strict=True):
             size_bytes += len(data)
@@ -210,7 +200,7 @@ def _store_parts(
         size=files.num_actions,
         parts=len(paths) if len(paths) > 1 else None,
         size_bytes=size_bytes,
-        num_add_files=actions.num_adds,
+        num_add_files=num_adds,
         file_name=posixpath.basename(paths[0]) if as_v2 else None,
     )
 
@@ -218,11 +208,12 @@ def _store_parts(
 def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) -> LastCheckpoint:
     """A V2 checkpoint whose file actions are in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
-    actions, no_files = _FileActions(snapshot, empty, now_ms), file_actions(empty)
+    no_files, num_adds = file_actions(empty), 0
     sidecars: list[SidecarFile] = []
     with scratch_directory("checkpoint-") as directory, CreatedFiles(store) as created:
         files = _ActionFiles(directory)
-        for rows, _ in actions:
+        for rows, _, adds in _file_actions(snapshot, empty, now_ms):
+            num_adds += adds
             for start in range(0, rows.num_rows, max_actions_per_file):
                 some = rows.slice(start, max_actions_per_file)
                 files.add_in_turn(some, no_files, max_actions_per_file)
@@ -243,6 +234,6 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
         version=snapshot.version,
         size=others.num_rows + files.num_actions,
         size_bytes=len(manifest) + sum(sidecar.size_in_bytes for sidecar in sidecars),
-        num_add_files=actions.num_adds,
+        num_add_files=num_adds,
         file_name=posixpath.basename(path),
     )
