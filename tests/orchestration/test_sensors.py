@@ -406,6 +406,23 @@ def test_each_changed_day_becomes_a_run_of_its_partition(daemon, uri) -> None:
     assert keys == {day: f"{prefix}:{day}" for day in ("2026-01-02", "2026-01-03")}
 
 
+def test_changed_partitions_of_a_table_without_partition_columns_are_not_skipped(
+    daemon, tmp_path
+) -> None:
+    uri = str(tmp_path / "plain")
+    rows = pa.table({"day": ["2026-01-02"]})
+    DeltaTable.create(uri, rows.schema)
+    days = dg.DailyPartitionsDefinition("2026-01-01")
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    DeltaTable(uri).append(rows)
+    for _ in range(2):
+        with pytest.raises(
+            DeltaError, match=r"has no partition columns.*versions 1 to 1.*partition_by"
+        ):
+            watch.tick()
+
+
 def test_a_day_lies_in_the_week_of_the_asset(daemon, uri) -> None:
     weeks = dg.WeeklyPartitionsDefinition("2026-01-04", timezone="America/New_York")
     watch = daemon(uri, partitions_def=weeks, partition_expr="day")

@@ -10,7 +10,7 @@ import dagster as dg
 import msgspec
 
 from dagster_delta import clock
-from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
@@ -255,6 +255,14 @@ class _Tick:
         mapped = self._watch.mapping.map(waiting.partitions, timestamp_columns=timestamps)
         which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
         if not mapped.keys and not mapped.unmapped:
+            if not state.log.partition_columns:
+                raise InvalidArgument(
+                    f"the table has no partition columns, so its commits do not show which "
+                    f"partitions changed ({which}): give it some by the metadata partition_by of "
+                    "the asset that writes it, or request one run for all partitions by a sensor "
+                    "without partitions_def",
+                    table=uri,
+                )
             self._context.log.warning(f"The commits do not show which partitions changed: {which}")
         if mapped.unmapped:
             named = ", ".join(str(dict(values)) for values in mapped.unmapped[:_MAX_NAMED])
