@@ -467,6 +467,24 @@ def test_a_file_without_the_columns_to_load_is_refused(landing, put, run) -> Non
         run(flights(landing, columns={"id": "INT", "code": "STRING"}))
 
 
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_a_misspelled_header_is_refused(landing, put, run, mode) -> None:
+    put("a.csv", "id,name,city\n1,Ada,Delft\n")
+    types = {"id": "INT", "name": "STRING", "city": "STRING"}
+    asset = flights(landing, mode=mode, keys=["id"] if mode == "merge" else [], columns=types)
+    run(asset)
+    put("b.csv", "id,nmae,city\n1,Ada,Paris\n")
+    with pytest.raises(DeltaError, match=r"b\.csv .*it has a column nmae, and none name"):
+        run(asset)
+
+
+def test_a_merge_does_not_erase_a_column_that_a_file_lacks(landing, put, run) -> None:
+    put("a.csv", "id,city\n1,Paris\n")
+    columns = {"id": "INT", "name": "STRING", "city": "STRING"}
+    with pytest.raises(DeltaError, match=r"a\.csv .*no column name, and a merge would set"):
+        run(flights(landing, mode="merge", keys=["id"], columns=columns))
+
+
 @pytest.mark.parametrize("text", ["id;code\n1;x\n", "id;code\n1;x,5\n", "id\tcode\n1\tx\n"])
 def test_a_wrong_delimiter_is_named(landing, put, run, text) -> None:
     put("a.csv", text)

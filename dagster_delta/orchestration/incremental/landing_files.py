@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,6 +203,15 @@ class LandingFiles:
             raise InvalidArgument(
                 f"it has the columns {', '.join(names)[:200]}, and not {(lacking or wanted)[0]}: "
                 "is there a header line, and is `delimiter` the right one?"
+            )
+        absent = [name for name in wanted if name.lower() not in there and kind != "json"]
+        others = sorted(there - {name.lower() for name in wanted})
+        for name in absent:
+            if close := difflib.get_close_matches(name.lower(), others, n=1):
+                raise InvalidArgument(f"it has a column {close[0]}, and none {name}")
+        if absent and self.zone.keys:
+            raise InvalidArgument(
+                f"it has no column {absent[0]}, and a merge would set those of its keys to null"
             )
         if kind == "csv" and len(names) == 1 and re.search(r"[,;|\t]", names[0]):
             raise InvalidArgument(
