@@ -81,10 +81,14 @@ def customer_changes(changes: pa.Table) -> pa.Table:
 customer_history = delta_sql_asset(
     "customer_history",
     """
-    WITH states AS (
+    WITH last_of_commits AS (
+        -- A commit that replaces a row deletes it, too.
+        SELECT *, max(_change_type <> 'delete') OVER (PARTITION BY id, _commit_version) AS remains
+        FROM {changes}
+    ), states AS (
         SELECT *, lag((name, city)) OVER of_customer AS before,
             lag(_change_type) OVER of_customer AS change_before
-        FROM {changes}
+        FROM last_of_commits WHERE _change_type <> 'delete' OR NOT remains
         WINDOW of_customer AS (PARTITION BY id ORDER BY _commit_version)
     ), changed AS (
         -- A row that was written again as it was is no new state.

@@ -153,6 +153,18 @@ def test_a_shop_keeps_the_history_of_its_customers(
     run()
     assert DeltaTable(f"{tmp_path}/lake/silver/customer_changes").version() == version
 
+    refreshed = dg.AssetKey(["silver", "customers"])
+    again = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        asset_selection=[refreshed],
+        tags={"delta/full_refresh": "true"},
+        run_config=QUIET,
+    )
+    assert again.success
+    run()
+    replaced = DeltaTable(f"{tmp_path}/lake/silver/customer_changes")
+    assert replaced.version() > version
+
     history = DeltaTable(f"{tmp_path}/lake/gold/customer_history").snapshot().scan().to_arrow()
     states = history.sort_by([("id", "ascending"), ("valid_from", "ascending")]).to_pylist()
     assert [(row["id"], row["city"], row["is_current"]) for row in states] == [
