@@ -13,6 +13,7 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
+    ASSET_KEYS,
     AssetOptions,
     read_input_options,
 )
@@ -31,6 +32,9 @@ from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.locations import local_root, scheme_of
 
 _log = logging.getLogger(__name__)
+
+# Options whose names are words that a user may have for something else.
+_COMMON = frozenset({"mode", "schema", "table_name"})
 
 # Opening a table waits for storage, not for the CPU.
 _TABLES_AT_ONCE = 16
@@ -60,6 +64,7 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
             dg.Definitions(assets=[orders], resources={"io_manager": DeltaIOManager(…)})
         )
     """
+    _check_managers(definitions)
     stored = list(_stored_assets(definitions))
     managers = {asset.key: asset.manager for asset in stored}
     for asset in stored:
@@ -90,6 +95,26 @@ def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
         manager = resources.get(manager_key)
         if isinstance(manager, DeltaIOManager) and _returns_value(definition, key):
             yield _StoredAsset(key, definition, manager_key, manager)
+
+
+def _check_managers(definitions: dg.Definitions) -> None:
+    """Refuse an asset with options of a DeltaIOManager that no IO manager reads: Dagster would
+    store its value in files of its own.
+    """
+    resources = definitions.resources or {}
+    named = [name for name, found in resources.items() if isinstance(found, DeltaIOManager)]
+    for key in sorted(definitions.resolve_all_asset_keys()) if named else ():
+        definition = definitions.resolve_assets_def(key)
+        given = sorted(ASSET_KEYS & (definition.metadata_by_key.get(key) or {}).keys() - _COMMON)
+        if not given or not (definition.is_executable and _returns_value(definition, key)):
+            continue
+        manager_key = definition.get_io_manager_key_for_asset_key(key)
+        if manager_key not in resources:
+            raise InvalidArgument(
+                f"asset {key.to_user_string()} has the option {given[0]}, and there is no resource "
+                f"{manager_key!r} to read it: give the DeltaIOManager that name instead of "
+                f"{named[0]!r}, or the asset io_manager_key={named[0]!r}"
+            )
 
 
 def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:

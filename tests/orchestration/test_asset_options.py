@@ -86,6 +86,8 @@ def test_foreign_metadata_is_left_alone_and_noted_once(caplog):
         ("Mode", "mode"),
         ("partition_exp", "partition_expr"),
         ("tablename", "table_name"),
+        ("partiton_by", "partition_by"),
+        ("sorted_by", "sort_by"),
     ],
 )
 def test_a_key_that_is_nearly_an_option_is_an_error(key, meant):
@@ -98,6 +100,11 @@ def test_a_key_that_is_nearly_an_option_is_an_error(key, meant):
 )
 def test_other_words_are_the_users_own(key):
     assert read({key: "xgboost"}) == AssetOptions()
+
+
+def test_a_filter_belongs_to_an_input():
+    with pytest.raises(InvalidArgument, match="'where', which is no option: it is an option of an"):
+        read({"where": "id > 1"})
 
 
 def test_a_key_near_an_option_that_is_given_too_is_the_users_own():
@@ -117,6 +124,8 @@ def test_a_key_of_another_integration_is_an_error_that_names_the_page(key):
     ("key", "meant"),
     [
         ("column", "columns"),
+        ("colums", "columns"),
+        ("versoin", "version"),
         ("filter", "docs/migration.md"),
         ("predicate", "docs/migration.md"),
         ("table_version", "docs/migration.md"),

@@ -212,6 +212,16 @@ def test_a_partitioned_asset_names_its_column():
     check(asset("orders", partitions_def=colors, metadata={"partition_expr": "color"}))
 
 
+def test_options_that_no_io_manager_reads_are_refused():
+    by_day = asset("orders", metadata={"partition_by": ["day"]})
+    resources = {"delta": MANAGER}
+    with pytest.raises(InvalidArgument, match=r"orders has the option partition_by.*'io_manager'"):
+        check_definitions(dg.Definitions([by_day], resources=resources))
+    named = asset("orders", metadata={"partition_by": ["day"]}, io_manager_key="delta")
+    check_definitions(dg.Definitions([named, asset("notes")], resources=resources))
+    check_definitions(dg.Definitions([by_day], resources={"other": 1}))
+
+
 def test_metadata_of_inputs_are_checked():
     @dg.asset(ins={"orders": dg.AssetIn("orders", metadata={"column": ["id"]})})
     def report(orders: pa.Table) -> pa.Table:

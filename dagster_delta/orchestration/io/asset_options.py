@@ -219,11 +219,18 @@ def _options(
         name = key.removeprefix(NAMESPACE)
         if name in known or key == QUERY_KEY or ("/" in name):
             continue
-        # Of short words, one letter more is another word: `model` is not `mode`.
+        # Of short words, one letter more is another word: `model` is not `mode`, nor is a longer
+        # one that begins with it: `schemas` is not `schema`.
         cutoff = 0.4 if key.startswith(NAMESPACE) else 0.93
-        close = [option for option in known if name == option[:-1]]
-        close += difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=cutoff)
-        if name in foreign.split():
+        options = sorted(known)
+        close = [option for option in options if name == option[:-1]]
+        close += difflib.get_close_matches(name.lower(), options, n=1, cutoff=cutoff)
+        if len(name) > 5:
+            inner = [o for o in options if not (o.startswith(name) or name.startswith(o))]
+            close += difflib.get_close_matches(name.lower(), inner, n=1, cutoff=0.85)
+        if name == "where":
+            hint = "it is an option of an input: put it into the metadata of its AssetIn."
+        elif name in foreign.split():
             hint = "docs/migration.md says what takes its place."
         elif key.startswith(NAMESPACE) or (close and close[0] not in found):
             hint = f"did you mean {(close or [', '.join(sorted(known))])[0]!r}?"
