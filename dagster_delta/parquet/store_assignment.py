@@ -197,9 +197,7 @@ class _StoreAssignment(ColumnConversion):
                 what, remedy = "do not fit", "correct them, or widen the column"
                 if self._is_exact and not failing_values(array, lossy, limit=1):
                     what = "would lose a part in"
-                    remedy = (
-                        'round them, or pass schema_mode="merge", which stores them as Spark does'
-                    )
+                    remedy = 'round them, or pass schema_mode="merge", which truncates them'
                 raise InvalidCast(
                     f"values of column {'.'.join(path)} {what} its type {sql_type_name(target)}: "
                     f"{remedy}",

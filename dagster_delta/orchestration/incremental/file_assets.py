@@ -214,9 +214,8 @@ class _FilesAsset:
     def _check(self, options: Mapping[str, Any]) -> None:
         name = self.name
         if bool(self.zone.keys) != (self.mode == "merge"):
-            raise InvalidArgument(
-                f"{name} has the mode {self.mode}, and keys are for the mode merge alone"
-            )
+            need = "needs keys" if self.mode == "merge" else "takes no keys: the mode merge does"
+            raise InvalidArgument(f"{name} has the mode {self.mode}, which {need}")
         if options.get("partitions_def") is not None:
             raise InvalidArgument(
                 f"{name} has partitions_def, and its files are loaded once, whatever the "

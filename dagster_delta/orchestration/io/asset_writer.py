@@ -361,8 +361,8 @@ def _warnings(
         if null:
             yield (
                 f"the rows of {write.name} lack columns of its table, which are null in them: "
-                f"{', '.join(null)}. Drop them with delta_schema_change_job, or with the "
-                "schema_mode overwrite"
+                f"{', '.join(null)}. Return them too; columns that nobody needs any more are "
+                "dropped with delta_schema_change_job, or with the schema_mode overwrite"
             )
     present = {**before.metadata.configuration, COMMENT_KEY: before.metadata.description}
     differences = [
