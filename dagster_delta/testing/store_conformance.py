@@ -15,11 +15,13 @@ from __future__ import annotations
 # ruff: noqa: D102, S101
 # The names of the tests are their documentation.
 import multiprocessing
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from typing import ClassVar
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +30,9 @@ import pytest
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore, StoreLocation
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
 
 __all__ = ["SPECIAL_PATHS", "ReadConformance", "StoreConformance"]
 
@@ -55,6 +60,8 @@ class ReadConformance:
 
     forbidden_characters: ClassVar[str] = ""
     """Characters that no name in this storage may have."""
+    long_listing: ClassVar[int] = 1203
+    """More objects than one answer of this storage lists, or one request deletes."""
 
     def fill(self, store: ObjectStore, path: str, data: bytes) -> None:
         """Create an object that `store` can read."""
@@ -146,11 +153,12 @@ class ReadConformance:
         assert facts == [("log/1.json", 5, found.modified_ms // 1000)] * 2
 
     def test_a_long_listing_is_complete(self, store: ObjectStore) -> None:
-        names = [f"log/{version:020d}.json" for version in range(1203)]
+        count = self.long_listing
+        names = [f"log/{version:020d}.json" for version in range(count)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda path: self.fill(store, path, b"{}"), names))
         assert _names(store.list_from("log")) == names
-        assert _names(store.list_from("log", f"{1195:020d}.json")) == names[1195:]
+        assert _names(store.list_from("log", f"{count - 8:020d}.json")) == names[-8:]
         assert sorted(_names(store.list_recursive("log"))) == names
 
     def test_a_missing_directory_lists_as_empty(self, store: ObjectStore) -> None:
@@ -309,9 +317,10 @@ class StoreConformance(ReadConformance):
         if not self.shared_between_processes:
             pytest.skip("another process sees other objects")
         writers, versions = self.processes, 30
-        context = multiprocessing.get_context("spawn")
+        context = _context_of_new_processes()
         # Unlike a `Pool`, it notices a process that was killed, and ends its processes by itself.
-        with ProcessPoolExecutor(writers, context) as pool:
+        prepared = (dict(os.environ), context.Barrier(writers))
+        with ProcessPoolExecutor(writers, context, _prepare_process, prepared) as pool:
             started = [
                 pool.submit(_contend, store.location, writer, versions) for writer in range(writers)
             ]
@@ -402,6 +411,26 @@ class StoreConformance(ReadConformance):
                     write(path)
 
 
+def _context_of_new_processes() -> BaseContext:
+    """Processes that share nothing with this one, forked from one that has imported this module."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _prepare_process(environment: dict[str, str], start: Barrier) -> None:
+    """Take the variables that tests have set since the first of these processes was started."""
+    global _start
+    os.environ.update(environment)
+    _start = start
+
+
+_start: Barrier | None = None
+"""Where the writers of a race wait for each other."""
+
+
 class _Contender:
     """Tries to put one path, as one of several writers."""
 
@@ -424,6 +453,8 @@ def _content(writer: int) -> bytes:
 def _contend(location: StoreLocation, writer: int, versions: int) -> list[int]:
     """The versions that this writer created. Runs in its own process."""
     store = open_store(location.uri, location.options)
+    if _start is not None:
+        _start.wait(60)
     return [
         version
         for version in range(versions)

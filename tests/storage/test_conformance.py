@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,25 @@ class TestMinioStore(StoreConformance):
 
 
 class TestS3Store(StoreConformance):
+    """A server in this process, which takes seconds for a thousand objects."""
+
     processes = 4
+    long_listing = 43
 
     @pytest.fixture
-    def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
+    def store(
+        self, s3_bucket: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> ObjectStore:
+        monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "20")
         return open_store(f"s3://{s3_bucket}/some/table", s3_options)
+
+    @pytest.mark.exhaustive
+    def test_more_objects_than_one_request_deletes_are_deleted(self, store: ObjectStore) -> None:
+        names = [f"x/{number}" for number in range(1203)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: store.put(name, b"x"), names))
+        store.delete(names)
+        assert list(store.list_recursive()) == []
 
 
 class TestS3StoreAtTheRootOfABucket(ReadConformance):
