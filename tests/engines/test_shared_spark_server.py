@@ -11,11 +11,13 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
+
+from dagster_delta.engines.spark.session.shared_server import SharedServer
 
 pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs file locks")
@@ -28,11 +30,14 @@ from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource
 
 SPARK = SparkSessionResource(
     shared=True,
-    master="local[1]",
+    master="local[2]",
     idle_minutes=float(os.environ["IDLE_MINUTES"]),
     conf={
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.ui.enabled": "true",
     },
 )
@@ -54,7 +59,7 @@ def after(number):
 def chain():
     manager = DeltaIOManager(root_uri=os.environ["ROOT"], spark=SPARK)
     return dg.Definitions(
-        [a0, *map(after, range(1, 6))],
+        [a0, after(1)],
         jobs=[dg.define_asset_job("all")],
         resources={"io_manager": manager, "spark": SPARK},
         executor=getattr(dg, os.environ["EXECUTOR"]),
@@ -65,7 +70,7 @@ if __name__ == "__main__":
     with dg.DagsterInstance.get() as instance:
         with dg.execute_job(dg.reconstructable(chain), instance) as done:
             assert done.success
-    print(DeltaTable(os.environ["ROOT"] + "/public/a5").snapshot().num_records)
+    print(DeltaTable(os.environ["ROOT"] + "/public/a1").snapshot().num_records)
 """
 
 ONE = """
@@ -84,7 +89,7 @@ if "wait" in sys.argv:
     print(SPARK.session.range(7).count())
 """
 
-SLOW = """
+LONG = """
 import signal
 from chain import SPARK
 
@@ -93,10 +98,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def sleep(batches):
     import time
-    time.sleep(float("SECONDS"))
+    time.sleep(0.5)
     yield from batches
 
-frame = SPARK.session.range(0, 20, 1, 20).mapInArrow(sleep, "id long")
+# For minutes on both cores; each of its tasks is short.
+frame = SPARK.session.range(0, 1000, 1, 1000).mapInArrow(sleep, "id long")
 print("begins", flush=True)
 print(frame.count(), flush=True)
 """
@@ -113,27 +119,48 @@ print(SPARK.session.range(1).mapInArrow(rows, "id long").collect()[0].id)
 """
 
 
+@contextmanager
+def _code_location(directory: Path) -> Iterator[dict[str, str]]:
+    """The environment of the processes of a code location, whose servers end with the test."""
+    scripts = {"chain": CHAIN, "one": ONE, "long": LONG, "use_edited": EDITED}
+    for name, script in scripts.items():
+        (directory / f"{name}.py").write_text(script)
+    (directory / "home").mkdir()
+    (directory / "home" / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    names = {"TMPDIR": directory, "DAGSTER_HOME": directory / "home", "ROOT": directory / "lake"}
+    given = {name: str(path) for name, path in names.items()}
+    yield {**os.environ, **given, "IDLE_MINUTES": "5"}
+    for server in _servers(directory):
+        with suppress(ProcessLookupError):
+            os.kill(server.process_id, signal.SIGTERM)
+
+
 @pytest.fixture
 def location(tmp_path: Path) -> Iterator[dict[str, str]]:
-    (tmp_path / "chain.py").write_text(CHAIN)
-    (tmp_path / "one.py").write_text(ONE)
-    (tmp_path / "use_edited.py").write_text(EDITED)
-    for name, seconds in (("slow", "0.5"), ("endless", "60")):
-        (tmp_path / f"{name}.py").write_text(SLOW.replace("SECONDS", seconds))
-    (tmp_path / "home").mkdir()
-    names = {"TMPDIR": tmp_path, "DAGSTER_HOME": tmp_path / "home", "ROOT": tmp_path / "lake"}
-    (tmp_path / "home" / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    given = {name: str(path) for name, path in names.items()}
-    yield {**os.environ, **given, "IDLE_MINUTES": "5", "EXECUTOR": "multiprocess_executor"}
-    for server in _servers(tmp_path):
-        with suppress(ProcessLookupError):
-            os.kill(server, signal.SIGTERM)
+    """A code location without a server."""
+    with _code_location(tmp_path) as made:
+        yield made
 
 
-def _servers(directory: Path) -> list[int]:
-    """Process ids of the servers that were not removed."""
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A code location whose server was started by a run that has ended, of several steps."""
+    with _code_location(tmp_path_factory.mktemp("running")) as made:
+        out, errors = _answer("chain.py", {**made, "EXECUTOR": "in_process_executor"})
+        assert out.split()[-1] == "8"
+        assert len(re.findall("(Started|Joined) the shared Spark server", errors)) == 1
+        yield made
+
+
+def _servers(directory: Path) -> list[SharedServer]:
+    """The servers that were not removed."""
     found = directory.glob("dagster-delta-spark-*/*/server.json")
-    return [msgspec.json.decode(path.read_bytes())["process_id"] for path in found]
+    return [msgspec.json.decode(path.read_bytes(), type=SharedServer) for path in found]
+
+
+def _server(location: dict[str, str]) -> SharedServer:
+    (server,) = _servers(Path(location["TMPDIR"]))
+    return server
 
 
 def _run(script: str, location: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
@@ -150,7 +177,10 @@ def _run(script: str, location: dict[str, str], *arguments: str) -> subprocess.P
 
 def _answer(script: str, location: dict[str, str], *arguments: str) -> tuple[str, str]:
     process = _run(script, location, *arguments)
-    out, errors = process.communicate(timeout=300)
+    try:
+        out, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 0, errors
     return out.strip(), errors
 
@@ -172,51 +202,47 @@ def _sparks(location: dict[str, str]) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs the processes of Linux")
-def test_a_chain_of_assets_starts_one_server(location: dict[str, str]) -> None:
-    sparks = set()
-    for executor in ("multiprocess_executor", "in_process_executor"):
-        process = _run("chain.py", {**location, "EXECUTOR": executor})
-        with ThreadPoolExecutor() as pool:
-            answer = pool.submit(process.communicate, timeout=400)
-            while not answer.done():
-                sparks |= _sparks(location)
-                time.sleep(0.1)
-        out, errors = answer.result()
-        assert process.returncode == 0, errors
-        assert out.split()[-1] == "4"
-        if executor == "multiprocess_executor":
-            assert len(re.findall("Joined the shared Spark server", errors)) == 5
+def test_the_steps_of_a_chain_of_assets_share_the_server(running: dict[str, str]) -> None:
+    sparks = _sparks(running)
+    process = _run("chain.py", {**running, "EXECUTOR": "multiprocess_executor"})
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(process.communicate, timeout=400)
+        while not answer.done():
+            sparks |= _sparks(running)
+            time.sleep(0.1)
+    out, errors = answer.result()
+    assert process.returncode == 0, errors
+    assert out.split()[-1] == "8"
+    assert len(re.findall("Joined the shared Spark server", errors)) == 2
     assert len(sparks) == 1
 
 
-def test_a_server_ends_after_its_last_user(location: dict[str, str]) -> None:
-    out, _ = _answer("one.py", {**location, "IDLE_MINUTES": "0.01"})
-    assert out == "5"
+def test_two_first_steps_at_once_start_one_server_which_ends_after_the_last(
+    location: dict[str, str],
+) -> None:
+    processes = [_run("one.py", {**location, "IDLE_MINUTES": "0.01"}) for _ in range(2)]
+    answers = [process.communicate(timeout=300) for process in processes]
+    assert [out.split() for out, _ in answers] == [["5"], ["5"]]
+    started = [errors.count("Started the shared Spark server") for _, errors in answers]
+    assert sorted(started) == [0, 1]
     end = time.monotonic() + 60
     while _servers(Path(location["TMPDIR"])):
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
-def test_two_first_steps_at_once_start_one_server(location: dict[str, str]) -> None:
-    processes = [_run("one.py", location) for _ in range(2)]
-    answers = [process.communicate(timeout=300) for process in processes]
-    assert [out.split() for out, _ in answers] == [["5"], ["5"]]
-    started = [errors.count("Started the shared Spark server") for _, errors in answers]
-    assert sorted(started) == [0, 1]
-
-
-def test_a_server_that_died_is_named_and_started_again(location: dict[str, str]) -> None:
-    process = _run("one.py", location, "wait")
+def test_a_server_that_died_is_named_and_started_again(running: dict[str, str]) -> None:
+    process = _run("one.py", running, "wait")
     assert process.stdout is not None
     assert process.stdout.readline() == "5\n"
-    (server,) = _servers(Path(location["TMPDIR"]))
-    os.kill(server, signal.SIGKILL)
+    dead = _server(running).process_id
+    os.kill(dead, signal.SIGKILL)
     out, errors = process.communicate(timeout=300)
     assert "SparkSessionLost the shared Spark server has ended" in out, errors
     assert out.split()[-1] == "7"
-    assert errors.count("Started the shared Spark server") == 2
+    assert errors.count("Started the shared Spark server") == 1
     assert process.returncode == 0
+    assert _server(running).process_id != dead
 
 
 def _running_jobs(url: str) -> int:
@@ -227,35 +253,35 @@ def _running_jobs(url: str) -> int:
         return len(msgspec.json.decode(answer.read()))
 
 
-def test_the_jobs_of_a_step_that_was_interrupted_end(location: dict[str, str]) -> None:
-    _, log = _answer("one.py", location)
-    found = re.search(r"its UI is (http://127\.0\.0\.1:\d+)", log)
-    assert found is not None, log
-    ui = found[1]
-    step = _run("endless.py", location)
-    while not _running_jobs(ui):
+def test_a_long_job_leaves_cores_to_other_steps_and_ends_if_its_step_is_interrupted(
+    running: dict[str, str],
+) -> None:
+    ui = _server(running).ui
+    assert ui is not None
+    step = _run("long.py", running)
+    try:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "begins\n"
+        while not _running_jobs(ui):
+            assert step.poll() is None
+            time.sleep(0.1)
+        out, log = _answer("one.py", running)
+        assert out == "5"
+        assert f"its UI is {ui}" in log
         assert step.poll() is None
-        time.sleep(0.1)
-    step.send_signal(signal.SIGINT)
-    step.communicate(timeout=60)
+        assert _running_jobs(ui)
+        step.send_signal(signal.SIGINT)
+        step.communicate(timeout=60)
+    finally:
+        step.kill()
     end = time.monotonic() + 30
     while _running_jobs(ui):
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
-def test_a_long_job_leaves_cores_to_other_steps(location: dict[str, str]) -> None:
-    _answer("one.py", location)
-    step = _run("slow.py", location)
-    assert step.stdout is not None
-    assert step.stdout.readline() == "begins\n"
-    assert _answer("one.py", location)[0] == "5"
-    assert step.poll() is None
-    assert step.communicate(timeout=300)[0] == "20\n"
-
-
-def test_an_edited_module_is_used_by_the_next_step(location: dict[str, str]) -> None:
-    module = Path(location["TMPDIR"], "edited.py")
+def test_an_edited_module_is_used_by_the_next_step(running: dict[str, str]) -> None:
+    module = Path(running["TMPDIR"], "edited.py")
     for edit, expected in (("batch", "0"), ("batch.from_pydict({'id': [41]})", "41")):
         module.write_text(f"def change(batch):\n    return {edit}\n")
-        assert _answer("use_edited.py", location)[0] == expected
+        assert _answer("use_edited.py", running)[0] == expected
