@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.families import PARTS, draw
 from tests.reference.jars import resolve_jars
 from tests.sessions import (
     CONNECT_ONLY,
@@ -30,12 +31,23 @@ GOLDEN_TABLES = Path(
     os.environ.get("GOLDEN_TABLES", Path(__file__).parents[2] / "shared" / "tables")
 )
 
+EXHAUSTIVE_TURN = os.environ.get("EXHAUSTIVE_TURN")
+"""Which part of the exhaustive tests `make test-ci` runs."""
+
 # A deadline is an assertion on time: it fails on a busy machine and says nothing about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 SESSIONS = {"spark", "delta_spark", "connect_session", "sail_url"}
+
+
+def pytest_report_header() -> str | None:
+    """How to repeat what was drawn."""
+    if EXHAUSTIVE_TURN is None:
+        return None
+    part = int(EXHAUSTIVE_TURN) % PARTS + 1
+    return f"exhaustive tests: part {part} of {PARTS}, EXHAUSTIVE_TURN={EXHAUSTIVE_TURN} draws it again"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,6 +79,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # One worker runs the tests on Spark from the start, the other meanwhile those without, and the
     # second only starts a JVM if there is work left for it.
     _mark_cases_beside_the_examples(kept)
+    if EXHAUSTIVE_TURN is not None:
+        draw(kept, int(EXHAUSTIVE_TURN))
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("spark") is None)
     config.hook.pytest_deselected(items=left_out)
 

@@ -1,10 +1,33 @@
-"""Families of cases of which `make test` runs examples, and `make test-all` every case."""
+"""Families of cases of which `make test` runs examples, `make test-ci` a part of the others by
+turns, and `make test-all` every case.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 
 import pytest
+
+PARTS = 23
+"""Of the exhaustive tests. A prime number: whoever tests each second or third commit draws all."""
+
+
+def draw(items: Iterable[pytest.Item], turn: int) -> None:
+    """Mark the exhaustive tests of one part as drawn; each `PARTS` turns draw every test once.
+
+    A module that is exhaustive as a whole is drawn as a whole: what it starts serves all its tests.
+    """
+    for item in items:
+        if item.get_closest_marker("exhaustive") is None:
+            continue
+        module = item.getparent(pytest.Module)
+        is_whole = module is not None and any(
+            mark.name == "exhaustive" for mark in module.own_markers
+        )
+        name = module.nodeid if module is not None and is_whole else item.nodeid
+        if zlib.crc32(name.encode()) % PARTS == turn % PARTS:
+            item.add_marker(pytest.mark.drawn)
 
 
 def family(cases: Iterable[object], *examples: object) -> list[object]:

@@ -1,0 +1,65 @@
+"""Which cases run when."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.families import PARTS, draw, family
+
+
+def _item(parent: pytest.Module, name: str, *marks: str) -> pytest.Item:
+    item: pytest.Item = pytest.Function.from_parent(parent, name=name, callobj=lambda: None)
+    for mark in marks:
+        item.add_marker(mark)
+    return item
+
+
+def _drawn(parent: pytest.Module, turn: int) -> list[str]:
+    items = [_item(parent, f"test_it[{number}]", "exhaustive") for number in range(300)]
+    draw([*items, _item(parent, "test_always")], turn)
+    return [item.name for item in items if item.get_closest_marker("drawn")]
+
+
+def test_each_exhaustive_case_is_drawn_once_in_as_many_turns_as_there_are_parts(
+    request: pytest.FixtureRequest,
+) -> None:
+    module = request.node.getparent(pytest.Module)
+    parts = [_drawn(module, turn) for turn in range(1370, 1370 + PARTS)]
+    assert Counter(name for part in parts for name in part) == Counter(
+        f"test_it[{number}]" for number in range(300)
+    )
+    assert max(map(len, parts)) < 3 * 300 / PARTS
+
+
+def test_a_turn_draws_the_same_cases_again(request: pytest.FixtureRequest) -> None:
+    module = request.node.getparent(pytest.Module)
+    assert _drawn(module, 7) == _drawn(module, 7) == _drawn(module, 7 + PARTS)
+
+
+def test_what_runs_always_is_not_drawn(request: pytest.FixtureRequest) -> None:
+    always = _item(request.node.getparent(pytest.Module), "test_always")
+    for turn in range(PARTS):
+        draw([always], turn)
+    assert always.get_closest_marker("drawn") is None
+
+
+def test_a_module_that_is_exhaustive_is_drawn_as_a_whole(request: pytest.FixtureRequest) -> None:
+    module = pytest.Module.from_parent(request.node.session, path=request.node.path)
+    module.add_marker("exhaustive")
+    counts = set()
+    for turn in range(PARTS):
+        items = [_item(module, f"test_it[{number}]") for number in range(20)]
+        draw(items, turn)
+        counts.add(sum(item.get_closest_marker("drawn") is not None for item in items))
+    assert counts == {0, 20}
+
+
+def test_a_family_names_its_examples() -> None:
+    first, second = family(["a", "b"], "a")
+    assert first == "a"
+    assert isinstance(second, type(pytest.param()))
+    assert [mark.name for mark in second.marks] == ["exhaustive"]
+    with pytest.raises(AssertionError, match="no cases"):
+        family(["a"], "c")
