@@ -134,7 +134,10 @@ def _start_hdfs(class_path: str, directory: Path) -> tuple[int, int, str]:
     port = free_port()
     place = tempfile.mkdtemp(prefix="hdfs-", dir=directory)
     is_ready = Path(place) / "site.xml"
-    java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={place}"]
+    # As for the JVMs of Spark in tests/sessions.py.
+    flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    unverified = ["-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"]
+    java = ["java", *flags, *unverified, f"-Dtest.build.data={place}"]
     manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
     # A client waits half a second for a file of one replica, if it asks for it too early.
     parts = ["-nomr", "-format", "-datanodes", "2", "-D", "dfs.replication=2"]

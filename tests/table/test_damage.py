@@ -44,6 +44,7 @@ def cut(file: Path) -> None:
     file.write_bytes(data[: len(data) // 2])
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("operation", [*READS, "append", "delete", "checkpoint", "clean_log"])
 @pytest.mark.parametrize("table", ["whole", "cleaned", "v2"])
 def test_damage_in_the_log_gives_the_same_rows_or_a_named_error(

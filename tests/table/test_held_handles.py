@@ -137,6 +137,7 @@ class _History:
         assert sorted(rows) == sorted(self.acknowledged)
 
 
+@pytest.mark.examples(4)
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_no_row_is_lost_whatever_is_held_while_the_log_is_cleaned_up(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -83,7 +83,7 @@ def _predicates(frame: pl.DataFrame) -> list[pl.Expr]:
 
 @pytest.mark.parametrize("name", READABLE)
 @pytest.mark.usefixtures("golden_tables")
-@pytest.mark.examples(3)
+@pytest.mark.examples(8)
 def test_a_lazy_frame_has_the_rows_of_the_scan(name: str) -> None:
     snapshot = DeltaTable(table_path(name)).snapshot()
     is_large = (snapshot.num_records or 0) > MAX_ROWS

@@ -85,7 +85,7 @@ def test_a_fault_while_reading_is_a_storage_failure_or_passed_over(read: str) ->
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("kind", ["refuse", "lose_reply"])
-@pytest.mark.examples(3)
+@pytest.mark.examples(6)
 def test_a_fault_while_writing_leaves_the_old_rows_or_the_new_ones(
     kind: Literal["refuse", "lose_reply"], write: str
 ) -> None:

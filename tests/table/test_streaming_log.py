@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -147,6 +147,7 @@ def test_rows_read_a_default_that_has_since_been_written_to_files(is_feed: str) 
     assert {row["c"] for row in found} == {7}
 
 
+@settings(max_examples=40)
 @given(
     limits=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     restarts=st.lists(st.booleans(), min_size=1, max_size=8),
@@ -220,6 +221,7 @@ class Query:
             self.done += 1
 
 
+@settings(max_examples=40)
 @given(
     starting=st.sampled_from([{}, {"startingVersion": "1"}, {"startingVersion": "latest"}]),
     is_feed=st.booleans(),
