@@ -63,6 +63,7 @@ def scan_of(name: str, engine: Engine, version: int | None = None) -> Scan:
     return snapshot.scan(columns if len(columns) < len(snapshot.schema) else None)
 
 
+@pytest.mark.examples(2, on_spark=True)
 @pytest.mark.parametrize("name", COMPLETE)
 def test_a_full_scan_gives_the_expected_rows(name: str, engine: Engine) -> None:
     expected = answer(name)

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -454,6 +455,19 @@ FILTERED = pa.table(
 )
 
 
+@cache
+def filtered(mode: Any) -> tuple[MemoryStore, TableConfiguration, Sequence[AddFile]]:
+    """The rows above in files of many row groups, written once."""
+    schema = schema_of(FILTERED)
+    config = (
+        configuration(schema, ["p"])
+        if mode == "none"
+        else mapped_configuration(schema, mode, ["p"])
+    )
+    store = MemoryStore()
+    return store, config, write(store, FILTERED, config, row_group_rows=16).files
+
+
 @pytest.mark.parametrize(
     ("sql", "keep"),
     [
@@ -476,14 +490,7 @@ def test_a_filter_keeps_exactly_its_rows(
     monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
 ) -> None:
     monkeypatch.setattr(opened_file, "BATCH_ROWS", 5)
-    schema = schema_of(FILTERED)
-    config = (
-        configuration(schema, ["p"])
-        if mode == "none"
-        else mapped_configuration(schema, mode, ["p"])
-    )
-    store = MemoryStore()
-    files = write(store, FILTERED, config, row_group_rows=16).files
+    store, config, files = filtered(mode)
     got = read(store, files, config, columns, parse_expression(sql, config.schema))
     kept = [row for row in FILTERED.to_pylist() if keep(row)]
     assert got.num_rows == len(kept)

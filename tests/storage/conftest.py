@@ -97,6 +97,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_answers(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many keys an answer of the S3 server has from now on; for a thousand it takes seconds."""
+    keys = 10
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(keys))
+    monkeypatch.setattr("dagster_delta.storage.cloud.store._PAGE", keys)
+    return keys
+
+
+@pytest.fixture
 def s3_bucket(s3_options: dict[str, str]) -> str:
     """The name of a new, empty bucket."""
     return make_s3_bucket(s3_options)

@@ -69,10 +69,8 @@ class TestS3Store(StoreConformance):
     long_listing = 43
 
     @pytest.fixture
-    def store(
-        self, s3_bucket: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> ObjectStore:
-        monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "20")
+    def store(self, s3_bucket: str, s3_options: dict[str, str], short_answers: int) -> ObjectStore:
+        assert self.long_listing > short_answers
         return open_store(f"s3://{s3_bucket}/some/table", s3_options)
 
     @pytest.mark.exhaustive
