@@ -21,7 +21,6 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
-from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.storage.object_store import ObjectStore
@@ -200,14 +199,6 @@ class Engine(Protocol):
                 column; files already written are deleted if possible.
             UnsupportedExpression, InvalidArgument, DataFileMissing, CorruptDeletionVector,
             InvalidTable, StorageFailure: as `find_matches` does.
-        """
-
-    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
-        """Record all rows of a plan as inserted, in change data files.
-
-        Raises:
-            DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are
-                deleted if possible.
         """
 
     def merge_source(self, data: Any, directory: str, *, store: ObjectStore) -> MergeSource:  # noqa: ANN401

@@ -15,6 +15,7 @@ from dagster_delta.parquet.plans import WriteResult as WriteResult
 from dagster_delta.parquet.plans import WriteSpec as WriteSpec
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -101,6 +102,8 @@ class RowRewrite(msgspec.Struct, frozen=True):
     """How the files are written; its constraints apply to the rows that change."""
     change_data: WriteSpec | None = None
     """How the changes are recorded for the change data feed; None if they are not."""
+    recorded_as: RowChangeType = "delete"
+    """What matching rows are recorded as if nothing is assigned: as `insert` they stay."""
 
 
 class RewriteResult(msgspec.Struct, frozen=True):

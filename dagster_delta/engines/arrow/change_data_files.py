@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.plans import ChangeFileSet, WriteResult, WriteSpec
+from dagster_delta.engines.plans import ChangeFileSet, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
@@ -29,27 +29,20 @@ from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.parquet.writer import DataFileWriter
 from dagster_delta.protocol.actions import AddCDCFile, AddFile, DeletionVectorDescriptor
-from dagster_delta.protocol.features.change_data import RowChangeType, change_data_configuration
+from dagster_delta.protocol.features.change_data import (
+    CHANGE_TYPE_COLUMN,
+    RowChangeType,
+    change_data_configuration,
+)
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
-
-
-def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
-    """The actions that make written change data files part of a commit."""
-    return tuple(
-        AddCDCFile(
-            path=file.path, partition_values=file.partition_values, size_bytes=file.size_bytes
-        )
-        for file in written.files
-    )
 
 
 class RowWriters(msgspec.Struct, frozen=True):
     """Writes the rows of a statement and, if that is requested, records how they changed."""
 
     data: DataFileWriter
-    changes: ChangeDataWriter | None
+    changes: DataFileWriter | None
     """None if changes are not recorded."""
     ids: CarriedIds
 
@@ -62,47 +55,31 @@ class RowWriters(msgspec.Struct, frozen=True):
 
         `change_data`: how changes are recorded; None if they are not.
         """
-        configuration = data.configuration
         with ExitStack() as stack:
             rows = stack.enter_context(DataFileWriter(data, store))
             changes = None
             if change_data is not None:
-                changes = stack.enter_context(ChangeDataWriter(change_data, store))
-            yield cls(rows, changes, CarriedIds.of(configuration))
+                configuration = change_data_configuration(change_data.configuration)
+                spec = replace(change_data, configuration=configuration, is_change_data=True)
+                changes = stack.enter_context(DataFileWriter(spec, store))
+            yield cls(rows, changes, CarriedIds.of(data.configuration))
 
     def record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         """Record rows, which may carry ids, as changed."""
         if self.changes is not None:
-            self.changes.record(self.ids.of_table(rows), change)
+            changes = pa.repeat(string_column([change])[0], rows.num_rows)
+            rows = self.ids.of_table(rows)
+            self.changes.add(rows.append_column(CHANGE_TYPE_COLUMN, changes))
 
     def finish(self) -> tuple[tuple[AddFile, ...], tuple[AddCDCFile, ...]]:
         """Write what waits; returns the data files and the change data files."""
-        files = self.data.finish().files
-        return files, self.changes.change_files() if self.changes is not None else ()
-
-
-class ChangeDataWriter(DataFileWriter):
-    """Writes changed rows; a context manager that deletes its files on an error.
-
-    `spec`: how the table's data files are written, `is_change_data` set or not.
-    """
-
-    def __init__(self, spec: WriteSpec, store: ObjectStore) -> None:
-        configuration = change_data_configuration(spec.configuration)
-        self._change_schema = to_arrow_schema(configuration.schema)
-        super().__init__(
-            replace(spec, configuration=configuration, constraints=(), is_change_data=True), store
+        recorded = () if self.changes is None else self.changes.finish().files
+        return self.data.finish().files, tuple(
+            AddCDCFile(
+                path=file.path, partition_values=file.partition_values, size_bytes=file.size_bytes
+            )
+            for file in recorded
         )
-
-    def record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
-        """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed."""
-        changes: pa.Array = pa.repeat(string_column([change])[0], rows.num_rows)
-        arrays = [*rows.columns, changes]
-        self.add(pa.RecordBatch.from_arrays(arrays, schema=self._change_schema))
-
-    def change_files(self) -> tuple[AddCDCFile, ...]:
-        """Write the waiting rows and close every file."""
-        return change_files_of(self.finish())
 
 
 _ROWS_AT_ONCE = 10_000

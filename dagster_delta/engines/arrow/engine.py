@@ -21,7 +21,6 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.parquet.data_input import to_reader
-from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows
@@ -186,15 +185,6 @@ class ArrowEngine:
         buffer_bytes = min(spec.buffer_bytes, self._memory.buffer_bytes)
         zone = self.time_zone if computes else spec.time_zone
         return replace(spec, buffer_bytes=buffer_bytes, time_zone=zone)
-
-    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
-        """Record all rows of a plan as inserted. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
-
-        with ChangeDataWriter(spec, plan.store) as changes:
-            for batch in self.read(plan):
-                changes.record(batch, "insert")
-            return changes.change_files()
 
 
 def _write_checked(

@@ -133,6 +133,7 @@ class _Rewriting:
         self.num_copied_rows = 0
         self._schema = to_arrow_schema(configuration.schema)
         self._all_match = not rewrite.keeps_rest
+        self._recorded_as = rewrite.recorded_as
         self._update = _row_update(rewrite) if rewrite.assignments else None
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -161,7 +162,7 @@ class _Rewriting:
         """The matching rows with new values, None if they are deleted; recorded if requested."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
-            self._writers.record(matching, "delete")
+            self._writers.record(matching, self._recorded_as)
             return None
         changed = self._writers.ids.as_changed(self._update.apply(matching))
         self._writers.record(matching, "update_preimage")

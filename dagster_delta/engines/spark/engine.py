@@ -19,11 +19,7 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
-from dagster_delta.engines.spark.changes.row_changes import (
-    find_matches,
-    record_inserts,
-    rewrite_rows,
-)
+from dagster_delta.engines.spark.changes.row_changes import find_matches, rewrite_rows
 from dagster_delta.engines.spark.log_planner import SparkLogPlanner
 from dagster_delta.engines.spark.read.changes import read_changes
 from dagster_delta.engines.spark.read.reader import read_frame
@@ -40,7 +36,6 @@ from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
-from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.storage.locations import scheme_of
@@ -150,10 +145,6 @@ class SparkEngine:
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE on the executors. Raises as `Engine` says."""
         return merge_frames(self.session, plan)
-
-    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
-        """Record all rows of a plan as inserted. Raises as `Engine` says."""
-        return record_inserts(self._session_for(plan.store), plan, spec)
 
     @property
     def log_planner(self) -> SparkLogPlanner:

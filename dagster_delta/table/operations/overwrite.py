@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_delta.engines.plans import RowRewrite
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -125,7 +126,10 @@ def _replace_rows(
         # As soon as a commit has change data files, they alone are the feed.
         plan = read_plan(snapshot, file_table(written.files), None, configuration)
         spec = write_spec(configuration, write.store.location, check_rows=False)
-        transaction.stage_change_files(engine.record_inserts(plan, spec))
+        inserts = RowRewrite(
+            plan, {}, (), keeps_rest=False, data=spec, change_data=spec, recorded_as="insert"
+        )
+        transaction.stage_change_files(engine.rewrite(inserts).change_files)
     names = ("numRemovedFiles", "numRemovedBytes", "numCopiedRows")
     # Copied rows are named only where there are any.
     return write_metrics(written) | {

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows
-from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,
     RowChange,
@@ -38,13 +37,8 @@ from dagster_delta.engines.spark.write.tasks import (
     changes_of,
     copy_files,
 )
-from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.features.change_data import (
-    CHANGE_TYPE_COLUMN,
-    change_data_configuration,
-)
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
@@ -86,7 +80,7 @@ def copy_rows(
     if not groups:
         return RewriteResult(tuple(written), (), 0, 0)
     tables = [pa.Table.from_pylist(group, COPIED_FILE_SCHEMA) for group in groups]
-    copy = partial(copy_files, rewrite.data, rewrite.change_data)
+    copy = partial(copy_files, rewrite.data, rewrite.change_data, rewrite.recorded_as)
     copied = changes_of(rewrite_in_tasks(session, rewrite.source, tables, copy, ChangeDetail))
     created.add_logged(copied.paths)
     united = CreatedFiles(rewrite.source.store)
@@ -170,18 +164,6 @@ def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]
 def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
     """Rewrite rows, on the executors."""
     return _Rewriting(session, rewrite).run()
-
-
-def record_inserts(
-    session: SparkSession, plan: ReadPlan, spec: WriteSpec
-) -> tuple[AddCDCFile, ...]:
-    """Change data files that record all rows of a plan as inserted."""
-    functions = functions_of(session)
-    configuration = change_data_configuration(spec.configuration)
-    rows = read_frame(session, plan).withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))
-    recording = replace(spec, configuration=configuration, constraints=(), is_change_data=True)
-    with spark_failures(table=spec.location.uri):
-        return change_files_of(write_frame(rows, recording, plan.store))
 
 
 class _Rewriting:

@@ -38,6 +38,7 @@ from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_tabl
 from dagster_delta.engines.statements.constraint_check import refuse_violations
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType
@@ -285,10 +286,12 @@ COPIED_FILE_SCHEMA = LIVE_FILE_SCHEMA.append(pa.field("matches", pa.binary()))
 """Files to copy, each with the rows to remove as a serialised bitmap, null for every row."""
 
 
-def copy_files(data: WriteSpec, change_data: WriteSpec | None, plan: ReadPlan) -> pa.RecordBatch:
+def copy_files(
+    data: WriteSpec, change_data: WriteSpec | None, recorded_as: RowChangeType, plan: ReadPlan
+) -> pa.RecordBatch:
     """Write the remaining rows of files together, and record the removed rows.
 
-    `change_data`: how removed rows are recorded; None if they are not.
+    `change_data`, `recorded_as`: see `RowRewrite`.
     `plan`: its files are of `COPIED_FILE_SCHEMA`.
 
     Returns:
@@ -301,7 +304,7 @@ def copy_files(data: WriteSpec, change_data: WriteSpec | None, plan: ReadPlan) -
         if file["matches"] is not None
     }
     plan = replace(plan, files=plan.files.drop_columns("matches"))
-    done = rewrite_rows(RowRewrite(plan, matches, (), True, data, change_data=change_data))
+    done = rewrite_rows(RowRewrite(plan, matches, (), True, data, change_data, recorded_as))
     counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
     return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
