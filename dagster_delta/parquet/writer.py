@@ -16,7 +16,7 @@ import random
 import string
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
@@ -39,8 +38,7 @@ from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.schema import StructField
 from dagster_delta.protocol.values.partition_values import (
     encode_path,
     partition_directory,
@@ -110,13 +108,7 @@ class DataFileWriter:
         self._partition_names = configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
-        columns = PartitionColumn.all_of(configuration)
-        self._partition_positions = [column.position for column in columns]
-        self._partition_columns = [
-            replace(column, position=len(self._schema) + index)
-            for index, column in enumerate(columns)
-        ]
-        """In `_unsplit`."""
+        self._partition_fields = configuration.partition_schema.fields
         self._sort_keys = [
             (configuration.physical_name(name), "ascending") for name in spec.sort_by
         ]
@@ -155,15 +147,12 @@ class DataFileWriter:
         self._num_rows += batch.num_rows
         rows = self._format.file_rows(batch)
         self._taken_bytes += rows.nbytes
-        if not self._partition_columns:
+        if not self._partition_fields:
             self._wait_in_partition((), rows)
             self._flush_largest()
             return
         # Splitting takes time for each partition, so batches are split together.
-        columns = [
-            *rows.columns,
-            *(batch.column(position) for position in self._partition_positions),
-        ]
+        columns = [*rows.columns, *(batch.column(field.name) for field in self._partition_fields)]
         unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
         size_bytes = unsplit.nbytes + _COLUMN_OVERHEAD_BYTES * len(columns)
         enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
@@ -198,19 +187,15 @@ class DataFileWriter:
             return
         rows = pa.Table.from_batches(self._unsplit).combine_chunks()
         self._unsplit, self._unsplit_bytes = [], 0
+        num_stored = len(self._schema)
         if self._encodings is None:
-            columns = rows.columns[: len(self._schema)]
             self._encodings = ColumnEncodings.for_rows(
-                pa.Table.from_arrays(columns, schema=self._schema)
+                pa.Table.from_arrays(rows.columns[:num_stored], schema=self._schema)
             )
         for batch in rows.to_batches():
-            stored = batch.columns[: len(self._schema)]
-            for key, part in split_by_partition(
-                batch,
-                self._partition_columns,
-                stored=pa.RecordBatch.from_arrays(stored, schema=self._schema),
-                shares_memory=shares_memory,
-            ):
+            stored = pa.RecordBatch.from_arrays(batch.columns[:num_stored], schema=self._schema)
+            values = dict(zip(self._partition_fields, batch.columns[num_stored:], strict=True))
+            for key, part in split_by_partition(stored, values, shares_memory=shares_memory):
                 self._wait_in_partition(key, part)
 
     def _wait_in_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
@@ -483,49 +468,25 @@ PartitionKey = tuple[str | None, ...]
 """Serialised partition values in the order of the partition columns."""
 
 
-class PartitionColumn(msgspec.Struct, frozen=True):
-    """A partition column of the batches that are split."""
-
-    name: str
-    """Logical name, for errors."""
-    position: int
-    data_type: DataType
-
-    @classmethod
-    def all_of(cls, configuration: TableConfiguration) -> list[PartitionColumn]:
-        """The partition columns of a table, in directory order."""
-        position = {name: index for index, name in enumerate(configuration.schema.names)}
-        return [
-            cls(field.name, position[field.name], field.data_type)
-            for field in configuration.partition_schema
-        ]
-
-
 _MAX_CODE = 2**62
 """Largest number that stands for the values of a row while they are told apart."""
 
 
 def split_by_partition(
-    batch: pa.RecordBatch,
-    partition_columns: Sequence[PartitionColumn],
+    rows: pa.RecordBatch,
+    partition_values: Mapping[StructField, pa.Array],
     *,
-    stored: pa.RecordBatch | None = None,
     shares_memory: bool = False,
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-    """The rows of each partition in the batch, in their own order, with all columns.
+    """The rows of each partition, in their own order, with all columns.
 
-    `partition_columns`: in directory order; if empty, all rows are one partition.
-    `stored`: the same rows in the form to return, if not `batch` itself.
+    `partition_values`: a value per row by partition column, in directory order.
     `shares_memory`: whether each part may keep the rows of all parts in memory. That takes much
     less time if the parts are small.
     """
-    rows = batch if stored is None else stored
-    if not partition_columns:
-        yield (), rows
+    if not rows.num_rows:
         return
-    if not batch.num_rows:
-        return
-    encoded = [_encode(batch.column(column.position), column) for column in partition_columns]
+    encoded = [_encode(values, field) for field, values in partition_values.items()]
     codes, size = encoded[0][0], len(encoded[0][1])
     for more_codes, values in encoded[1:]:
         size *= len(values)
@@ -555,17 +516,14 @@ def split_by_partition(
             yield key, ordered.slice(start, length)
 
 
-def _encode(
-    column: pa.Array, partition_column: PartitionColumn
-) -> tuple[NDArray[np.int64], list[str | None]]:
+def _encode(column: pa.Array, field: StructField) -> tuple[NDArray[np.int64], list[str | None]]:
     """A code per row, and the serialised value of each code.
 
     Values with the same serialised form (null and "") get one code, so they are one partition.
     """
     dictionary = pc.dictionary_encode(column, null_encoding="encode")
-    data_type, name = partition_column.data_type, partition_column.name
     texts = [
-        serialize_partition_value(value, data_type, column=name)
+        serialize_partition_value(value, field.data_type, column=field.name)
         for value in dictionary.dictionary.to_pylist()
     ]
     distinct = list(dict.fromkeys(texts))

@@ -14,21 +14,23 @@ from hypothesis import strategies as st
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.parquet import writer
-from dagster_delta.parquet.writer import PartitionColumn, split_by_partition
-from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.parquet.writer import split_by_partition
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
 
 STRING = PrimitiveType("string")
 LONG = PrimitiveType("long")
 
 
 def split(batch: pa.RecordBatch, *types: DataType, **options: Any) -> dict[Any, list[Any]]:
-    columns = [
-        PartitionColumn(batch.schema.names[index], index, kind) for index, kind in enumerate(types)
-    ]
     return {
         key: rows.column(batch.num_columns - 1).to_pylist()
-        for key, rows in split_by_partition(batch, columns, **options)
+        for key, rows in split_by_partition(batch, values(batch, *types), **options)
     }
+
+
+def values(batch: pa.RecordBatch, *types: DataType) -> dict[StructField, pa.Array]:
+    columns = zip(batch.schema.names, types, batch.columns, strict=False)
+    return {StructField(name, kind): column for name, kind, column in columns}
 
 
 @pytest.mark.parametrize("largest_code", [2**62, 3])
@@ -69,14 +71,13 @@ def test_many_partitions_are_told_apart() -> None:
 
 def test_a_part_does_not_keep_the_batch_in_memory() -> None:
     batch = pa.record_batch({"p": ["a"] + ["b"] * 100_000, "n": range(100_001)})
-    columns = [PartitionColumn("p", 0, STRING)]
-    parts = dict(split_by_partition(batch, columns))
+    parts = dict(split_by_partition(batch, values(batch, STRING)))
     assert parts["a",].get_total_buffer_size() < 10_000
 
 
 def test_all_rows_of_one_partition_are_handed_on_uncopied() -> None:
     batch = pa.record_batch({"d": [dt.date(2020, 1, 1)] * 3, "n": [1, 2, 3]})
-    ((key, rows),) = split_by_partition(batch, [PartitionColumn("d", 0, PrimitiveType("date"))])
+    ((key, rows),) = split_by_partition(batch, values(batch, PrimitiveType("date")))
     assert key == ("2020-01-01",)
     assert rows is batch
 
@@ -84,5 +85,5 @@ def test_all_rows_of_one_partition_are_handed_on_uncopied() -> None:
 def test_a_value_without_a_text_is_refused_by_its_column() -> None:
     batch = pa.record_batch({"b": [b"\xff"], "n": [1]})
     with pytest.raises(SchemaMismatch) as caught:
-        list(split_by_partition(batch, [PartitionColumn("b", 0, PrimitiveType("binary"))]))
+        list(split_by_partition(batch, values(batch, PrimitiveType("binary"))))
     assert caught.value.column == "b"
