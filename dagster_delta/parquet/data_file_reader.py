@@ -213,7 +213,7 @@ class DataFileReader:
             columns = self._first.batch(opened, rows, count)
             # Filter.
             if self._where is not None:
-                passes = _passing(self._where, columns)
+                passes = pc.fill_null(self._where.evaluate_filter(columns), FALSE)
                 columns, count = _filter(columns, passes)
                 if selected is not None:
                     passes = pc.replace_with_mask(selected, selected, passes)
@@ -282,13 +282,6 @@ class DataFileReader:
     def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
         return naming_data_file(self._store, file.path)
-
-
-def _passing(where: SqlExpression, rows: pa.RecordBatch) -> pa.BooleanArray:
-    # Imported late: most reads have no filter.
-    from dagster_delta.sql.evaluation import evaluate_filter
-
-    return pc.fill_null(evaluate_filter(where, rows), FALSE)
 
 
 def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:

@@ -38,9 +38,7 @@ from dagster_delta.protocol.schema import (
     inner_parts,
     inner_types,
 )
-from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.text_conversion import text_conversion
 from dagster_delta.sql.types import BOOLEAN, LONG, STRING, sql_type_name
@@ -314,7 +312,7 @@ def _by_expression(
     arrow_type = to_arrow_type(target)
 
     def convert(rows: pa.RecordBatch) -> pa.Array:
-        values = whole_array(evaluate(expression, rows))
+        values = expression.evaluate(rows)
         return values if values.type == arrow_type else values.cast(arrow_type)
 
     return convert

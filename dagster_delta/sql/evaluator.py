@@ -33,14 +33,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
 
 
-def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:
-    """The values of a part of an expression, for one batch: a pa.Array.
-
-    `typed`: the part, without `Refused` nodes.
-    """
-    return whole_array(Evaluator(typed).of_batch(batch))
-
-
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
 """Arrow arrays by path."""
 
@@ -76,10 +68,10 @@ class Evaluator:
         """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""
         return pc.fill_null(as_type(self.values(columns, num_rows), _BOOL), FALSE)
 
-    def of_batch(self, batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-        """The values for the rows of a batch, as one array or more."""
+    def of_batch(self, batch: pa.RecordBatch | pa.Table) -> pa.Array:
+        """The values for the rows of a batch, as one `pyarrow.Array`."""
         columns = {path: column_at(batch, path) for path in self.columns}
-        return self._compute(columns, batch.num_rows)
+        return self.values(columns, batch.num_rows)
 
     @cached_property
     def _by_duckdb(self) -> DuckDbEvaluator:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.sql.evaluator import Evaluator, as_type
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.typed import Column, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
@@ -56,10 +59,6 @@ class SqlExpression:
         """The same text in a statement of another time zone."""
         return self if zone == self.zone else SqlExpression(self.sql, self.schema, zone=zone)
 
-    def __hash__(self) -> int:
-        # Every batch looks up its evaluator by this hash, and schemas may be long.
-        return hash(self.sql)
-
     @cached_property
     def typed(self) -> Typed:
         """The typed tree.
@@ -91,6 +90,39 @@ class SqlExpression:
         from dagster_delta.sql.skipping import to_predicate
 
         return to_predicate(self.typed)
+
+    def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
+        """The value of each row, as one `pa.Array` of the Arrow type of its `data_type`.
+
+        `rows`: with at least the columns it names.
+
+        Raises:
+            InvalidArgument: it fails on a value.
+            UnsupportedExpression: as `check_embeddable` does.
+        """
+        try:
+            return self._evaluator.of_batch(rows)
+        except InvalidArgument as error:
+            # A text of several lines was composed here, of what a caller wrote.
+            if "\n" not in self.sql:
+                error.message = error.message.replace(
+                    "the expression fails", f"{self.sql!r} fails", 1
+                )
+            raise
+
+    def evaluate_filter(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
+        """Where a condition is true: one value per row, with nulls as in SQL. Raises as
+        `check_filter` and `evaluate` do.
+        """
+        self.check_filter()
+        return as_type(self.evaluate(rows), pa.bool_())
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        found = Evaluator(self.typed)
+        if not found.is_compiled:
+            self.check_embeddable()
+        return found
 
     def check_filter(self) -> None:
         """Check that it is boolean.

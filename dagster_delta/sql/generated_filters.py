@@ -33,7 +33,6 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP
@@ -215,8 +214,7 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
         values = pa.array([value], to_arrow_type(base.data_type))
         for name in reversed(base.path[1:]):
             values = pa.StructArray.from_arrays([values], names=[name])
-        found = evaluate(expression, pa.table({base.path[0]: values}))
-        return found[0].as_py()
+        return expression.evaluate(pa.table({base.path[0]: values}))[0].as_py()
 
     def at_least(value: _Value) -> Predicate:
         # Where a local day begins is an instant that depends on the time zone as well.

@@ -29,7 +29,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.sql.evaluator import evaluate_tree
+from dagster_delta.sql.evaluator import Evaluator
 from dagster_delta.sql.functions.patterns import like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
@@ -155,7 +155,7 @@ def _computed(expression: Call | Cast) -> Typed:
         return expression
     row = pa.table({"row": pa.array([0])})
     try:
-        value = evaluate_tree(expression, row)[0].as_py()
+        value = Evaluator(expression).of_batch(row)[0].as_py()
     except (DeltaError, OverflowError, ValueError):
         # It may be in a part of the filter that is not evaluated; dates of Python end in 9999.
         return expression
@@ -177,7 +177,7 @@ def _computed_filter(condition: Typed, partition_columns: Collection[str]) -> Co
 
 def _values(condition: Typed, partitions: pa.Table) -> pa.BooleanArray | None:
     try:
-        return evaluate_tree(condition, partitions)
+        return Evaluator(condition).of_batch(partitions)
     except DeltaError:
         # It may fail on a partition whose rows another part of the filter leaves out.
         return None

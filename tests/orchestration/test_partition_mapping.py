@@ -13,7 +13,6 @@ from dagster_delta.orchestration.partitions.mapping import PartitionMapping
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.filters import parse_filter
 
 DAYS_OF_DATES = StructType((StructField("day", PrimitiveType("date")),))
@@ -45,7 +44,7 @@ def test_a_date_belongs_to_the_key_whose_write_replaces_it(definition) -> None:
         selection = select_partitions(definition, [key], "day", asset="events")
         predicate = partition_predicate(selection, DAYS_OF_DATES)
         condition = parse_filter(predicate, DAYS_OF_DATES, datetime.now(UTC), "UTC")
-        for day in rows.filter(evaluate_filter(condition, rows))["day"].to_pylist():
+        for day in rows.filter(condition.evaluate_filter(rows))["day"].to_pylist():
             replaced_by[day].append(key)
     assert {day: keys_of(definition, day.isoformat()) for day in days} == replaced_by
 

@@ -15,7 +15,6 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.sql.arrow_filters import filter_to_condition
 from dagster_delta.sql.conditions import to_sql
-from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.table.read.batch_dataset import BatchDataset
 
@@ -108,7 +107,7 @@ def test_a_filter_of_duckdb_becomes_spark_sql(condition: str, sql: str | None) -
     expression = parse_expression(found, from_arrow_schema(ROWS.schema))
     wanted = ROWS.filter(asked)["day"].to_pylist()
     assert wanted
-    assert set(wanted) <= set(ROWS.filter(evaluate_filter(expression, ROWS))["day"].to_pylist())
+    assert set(wanted) <= set(ROWS.filter(expression.evaluate_filter(ROWS))["day"].to_pylist())
 
 
 def test_what_has_no_counterpart_is_left_out_of_a_conjunction() -> None:

@@ -14,7 +14,6 @@ from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpress
 from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
 from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
@@ -330,7 +329,7 @@ def test_whitelisted_expressions_give_what_spark_gives(frame: DataFrame, group: 
     for index, sql in enumerate(expressions):
         try:
             expression = parse_expression(sql, schema)
-            ours = evaluate(expression, TABLE)
+            ours = expression.evaluate(TABLE)
         except (DeltaError, pa.ArrowException) as error:
             different.append(f"{sql}: {type(error).__name__} {error}")
             continue
@@ -358,7 +357,7 @@ def test_random_expressions_give_what_spark_gives_and_leave_out_no_row(frame: Da
     for sql in random_expressions(300, seed=20):
         try:
             expression = parse_expression(sql, schema)
-            found[sql] = evaluate(expression, TABLE)
+            found[sql] = expression.evaluate(TABLE)
         except (UnsupportedExpression, InvalidArgument):
             continue
         if found[sql].type == pa.bool_():
@@ -403,7 +402,7 @@ def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> 
         with pytest.raises(PySparkException):
             _spark_values(frame, [sql])
         with pytest.raises((InvalidArgument, UnsupportedExpression)):
-            evaluate(parse_expression(sql, schema), TABLE)
+            parse_expression(sql, schema).evaluate(TABLE)
 
 
 def test_the_built_in_functions_are_those_of_spark(spark: SparkSession) -> None:
@@ -475,7 +474,7 @@ def test_times_are_converted_in_the_zone_of_the_session_as_spark_converts_them(
         spark.conf.set("spark.sql.session.timeZone", before)
     for index, expression in enumerate(expressions):
         expression.check_embeddable()
-        found = _plain(evaluate(expression, table))
+        found = _plain(expression.evaluate(table))
         differing = [
             (time, ours, theirs)
             for time, ours, theirs in zip(

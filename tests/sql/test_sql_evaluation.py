@@ -18,7 +18,6 @@ from dagster_delta import variants_from_json, variants_to_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-from dagster_delta.sql.evaluation import evaluate, evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 
 STRING = PrimitiveType("string")
@@ -42,7 +41,7 @@ def test_columns_of_any_type_pass_through_a_filter_untouched() -> None:
         }
     )
     for sql in ("id > 1", "id * 1 > 1"):
-        kept = batch.filter(evaluate_filter(parse_expression(sql, SCHEMA), batch))
+        kept = batch.filter(parse_expression(sql, SCHEMA).evaluate_filter(batch))
         assert kept.equals(batch.slice(1))
 
 
@@ -51,34 +50,34 @@ def test_dictionaries_and_large_types_are_read_as_what_they_hold() -> None:
     encoded = pa.table({"Name": pa.array(["a", "b", None]).dictionary_encode()})
     for sql in ("Name = 'b'", "Name LIKE 'b%'", "Name IN ('b')", "concat(Name, '') = 'b'"):
         for each in (table, encoded):
-            found = evaluate(parse_expression(sql, SCHEMA), each).to_pylist()
+            found = parse_expression(sql, SCHEMA).evaluate(each).to_pylist()
             assert found == [False, True, None]
 
 
 def test_expressions_without_columns_give_one_value_per_row() -> None:
     table = pa.table({"id": [1, 2, 3]})
-    assert evaluate(parse_expression("1 + 1", SCHEMA), table).to_pylist() == [2, 2, 2]
-    assert evaluate(parse_expression("true", SCHEMA), table).to_pylist() == [True] * 3
-    assert evaluate_filter(parse_expression("NULL", SCHEMA), table).to_pylist() == [None] * 3
+    assert parse_expression("1 + 1", SCHEMA).evaluate(table).to_pylist() == [2, 2, 2]
+    assert parse_expression("true", SCHEMA).evaluate(table).to_pylist() == [True] * 3
+    assert parse_expression("NULL", SCHEMA).evaluate_filter(table).to_pylist() == [None] * 3
 
 
 def test_empty_tables_give_empty_results() -> None:
     table = pa.table({"id": pa.array([], pa.int64())})
     for sql in ("id = 1", "id + 1 = 2"):
-        result = evaluate(parse_expression(sql, SCHEMA), table)
+        result = parse_expression(sql, SCHEMA).evaluate(table)
         assert result.type == pa.bool_()
         assert len(result) == 0
 
 
 def test_void_columns_are_null() -> None:
     table = pa.table({"nothing": pa.nulls(2), "id": [1, 2]})
-    assert evaluate(parse_expression("nothing IS NULL", SCHEMA), table).to_pylist() == [True, True]
-    assert evaluate(parse_expression("nothing = id", SCHEMA), table).to_pylist() == [None, None]
+    assert parse_expression("nothing IS NULL", SCHEMA).evaluate(table).to_pylist() == [True, True]
+    assert parse_expression("nothing = id", SCHEMA).evaluate(table).to_pylist() == [None, None]
 
 
 def test_a_failing_value_is_an_error_that_shows_the_reason() -> None:
     with pytest.raises(InvalidArgument, match="division by zero"):
-        evaluate(parse_expression("1 / id > 0", SCHEMA), pa.table({"id": [1, 0]}))
+        parse_expression("1 / id > 0", SCHEMA).evaluate(pa.table({"id": [1, 0]}))
 
 
 def test_hostile_names_and_texts_stay_data() -> None:
@@ -87,13 +86,13 @@ def test_hostile_names_and_texts_stay_data() -> None:
     quoted = "`" + name + "`"
     table = pa.table({name: ["a'); SELECT * FROM read_csv('/etc/passwd'); --", "b"]})
     sql = f"concat({quoted}, '') = 'a\\'); SELECT * FROM read_csv(\\'/etc/passwd\\'); --'"
-    assert evaluate(parse_expression(sql, schema), table).to_pylist() == [True, False]
+    assert parse_expression(sql, schema).evaluate(table).to_pylist() == [True, False]
 
 
 def test_a_constant_of_more_digits_than_a_context_of_python_has_fits_its_decimal() -> None:
     digits = "9" * 30
     expression = parse_expression(f"CAST({digits}.0BD AS DECIMAL(30, 0))", SCHEMA)
-    assert evaluate(expression, pa.table({"id": [1]})).to_pylist() == [Decimal(digits)]
+    assert expression.evaluate(pa.table({"id": [1]})).to_pylist() == [Decimal(digits)]
 
 
 def test_the_embedded_engine_has_no_way_out() -> None:
@@ -112,14 +111,13 @@ def test_the_embedded_engine_has_no_way_out() -> None:
 def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
-        "from dagster_delta.sql.evaluation import evaluate, evaluate_filter\n"
         "from dagster_delta.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
         "e = parse_expression(\"a > 1 AND s LIKE 'x%' OR a IN (1, 2) AND s IS NOT NULL\", schema)\n"
-        "assert evaluate_filter(e, pa.record_batch({'a': [1, 2], 's': ['y', None]})).to_pylist() == [True, None]\n"
+        "assert e.evaluate_filter(pa.record_batch({'a': [1, 2], 's': ['y', None]})).to_pylist() == [True, None]\n"
         "rows = pa.record_batch({'a': [1, None], 's': ['y', None]})\n"
-        "assert evaluate(parse_expression(\"'x'\", schema), rows).to_pylist() == ['x', 'x']\n"
+        "assert parse_expression(\"'x'\", schema).evaluate(rows).to_pylist() == ['x', 'x']\n"
         "assert not {'duckdb', 'sqlglot', 'polars'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -185,7 +183,7 @@ def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
         (name,): table.column(name) for name in table.column_names
     }
     by_sql = DuckDbEvaluator(expression.typed).evaluate(columns, count)
-    assert repr(evaluate(expression, table).to_pylist()) == repr(by_sql.to_pylist())
+    assert repr(expression.evaluate(table).to_pylist()) == repr(by_sql.to_pylist())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are not forked there")
@@ -193,7 +191,6 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
     script = """
 import os
 import pyarrow as pa
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
@@ -202,7 +199,7 @@ table = pa.table({"j": ["7"]})
 def check():
     for sql in ("concat(j, j) <> j", "CAST(j AS INT) = 7"):
         expression = parse_expression(sql, from_arrow_schema(table.schema))
-        assert evaluate(expression, table).to_pylist() == [True]
+        assert expression.evaluate(table).to_pylist() == [True]
 
 check()
 child = os.fork()
@@ -231,7 +228,7 @@ def test_the_ends_of_the_range_of_dates_and_times_are_not_read_as_infinite(
         schema = from_arrow_schema(table.schema)
 
         def computed(sql: str) -> list[Any]:
-            return evaluate(parse_expression(sql, schema), table).to_pylist()  # noqa: B023
+            return parse_expression(sql, schema).evaluate(table).to_pylist()  # noqa: B023
 
         assert computed("coalesce(x, x) > DATE '1980-01-01'") == [number > 0, False, None]
         for sql in ("year(x)", "trunc(x, 'month')", "month(coalesce(x, x)) > 5", "hour(x)"):
@@ -250,7 +247,7 @@ def test_variants_are_passed_on_and_their_functions_are_refused_by_name() -> Non
         ("coalesce(v, NULL)", ["1", None, '{"a":2}']),
         ("CASE WHEN id > 2 THEN v END", [None, None, '{"a":2}']),
     ):
-        found = evaluate(parse_expression(sql, schema), table)
+        found = parse_expression(sql, schema).evaluate(table)
         assert (variants_to_json(found) if sql[0] != "v" else found.to_pylist()) == wanted
     for name in ("parse_json('1')", "variant_get(v, '$.a', 'int')", "is_variant_null(v)"):
         with pytest.raises(UnsupportedExpression, match=f"function {name.partition('(')[0]}"):

@@ -32,7 +32,6 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import check_repeatable, unsteady_functions
 
@@ -117,7 +116,7 @@ def test_what_the_parser_of_spark_refuses_is_called_wrong_sql(sql: str) -> None:
 def test_names_may_begin_with_digits() -> None:
     schema = StructType((StructField("1e", LONG), StructField("2nd", LONG)))
     batch = pa.table({"1e": [1, 2], "2nd": [2, 2]})
-    assert evaluate(parse_expression("1e = 2nd", schema), batch).to_pylist() == [False, True]
+    assert parse_expression("1e = 2nd", schema).evaluate(batch).to_pylist() == [False, True]
 
 
 def test_a_syntax_error_shows_where() -> None:
@@ -162,7 +161,7 @@ def test_depth_is_bounded() -> None:
 def test_long_chains_are_not_deep() -> None:
     sql = " OR ".join(f"id = {n}" for n in range(2_000))
     expression = parse_expression(sql, SCHEMA)
-    assert evaluate(expression, pa.table({"id": [1_999, 2_000]})).to_pylist() == [True, False]
+    assert expression.evaluate(pa.table({"id": [1_999, 2_000]})).to_pylist() == [True, False]
 
 
 @given(st.text(alphabet="idxNam='\"`()<>=!+-*/%.,[]1 2eLANDORTnotinull\\\n", max_size=40))
@@ -209,7 +208,7 @@ def test_what_is_not_proved_is_refused_by_name(sql: str, construct: str) -> None
     expression = parse_expression(sql, SCHEMA)
     if sql == "id = 'x'":
         with pytest.raises(InvalidArgument):
-            evaluate(expression, pa.table({"id": [1]}))
+            expression.evaluate(pa.table({"id": [1]}))
         return
     with pytest.raises(UnsupportedExpression, match=construct) as caught:
         expression.check_embeddable()

@@ -19,7 +19,6 @@ from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
-from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.read.scan import Scan
@@ -339,6 +338,6 @@ def test_a_pruned_scan_of_a_real_table_loses_no_row(name: str) -> None:
             values = [None if each is None else each[step] for each in values]
         for where in _filters(path, values):
             expression = parse_expression(where, snapshot.schema)
-            expected = column.filter(evaluate_filter(expression, column))
+            expected = column.filter(expression.evaluate_filter(column))
             scan = snapshot.scan(columns=[path[0]], where=where)
             assert repr(scan.to_arrow().to_pylist()) == repr(expected.to_pylist()), where

@@ -30,10 +30,8 @@ from dagster_delta.protocol.features.column_values import (
     IdentityColumn,
 )
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_value
-from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.evaluator import column_at
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import at_moment
@@ -48,7 +46,7 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
     if isinstance(value.typed, Column):
         # The SQL engine only gets the nulls of nested columns.
         return column_at(rows, value.typed.path)
-    return whole_array(evaluate(value, rows))
+    return value.evaluate(rows)
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:

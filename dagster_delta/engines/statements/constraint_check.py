@@ -14,7 +14,6 @@ from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_values import python_rows
-from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 
 _MAX_EXAMPLES = 5
@@ -72,6 +71,6 @@ class ConstraintCheck:
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same `pyarrow.RecordBatch`, of which every row satisfies every constraint."""
         if self._parsed:
-            results = [evaluate_filter(expression, batch) for expression in self._parsed]
+            results = [expression.evaluate_filter(batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)
         return batch

@@ -50,7 +50,6 @@ from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows
-from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import check_widening
 from dagster_delta.table.transaction.retries import StatementOptions
@@ -328,7 +327,7 @@ def rows_outside(data: Any, partitions: PartitionSelection, schema: StructType) 
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in assign_batches(data, schema, table="the rows of the run"):
-            inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
+            inside = pc.fill_null(condition.evaluate_filter(batch), fill_value=False)
             yield batch.filter(pc.invert(inside))
 
     return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches())
@@ -567,7 +566,7 @@ def _to_reader(write: AssetWrite, frames: Mapping[str, object]) -> pa.RecordBatc
             condition = partition_condition(partitions[key], schema)
             exact = _exact(write.name, key, reader, joined)
             for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
-                inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
+                inside = pc.fill_null(condition.evaluate_filter(batch), fill_value=False)
                 if not pc.all(inside, min_count=0).as_py():
                     outside = batch.filter(pc.invert(inside)).slice(0, _MAX_EXAMPLES)
                     raise FrameMismatch(
