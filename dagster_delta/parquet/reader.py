@@ -71,8 +71,8 @@ def read_ahead(
     `threads`: workers; by default one per core, and more if the store is remote.
     """
     if threads is None and files is not None and _is_little(store, files):
-        return _merge_small(batch for source in sources for batch in source())
-    return _merge_small(
+        return merge_small(batch for source in sources for batch in source())
+    return merge_small(
         prefetch_in_order(
             sources,
             threads=threads or _thread_count(store),
@@ -103,18 +103,23 @@ def _thread_count(store: ObjectStore) -> int:
     return max(2, min(os.cpu_count() or 2, _MAX_LOCAL_THREADS))
 
 
-def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def merge_small(
+    batches: Iterable[pa.RecordBatch],
+    num_rows: int = SMALL_BATCH_ROWS,
+    num_bytes: int = SMALL_BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The same batches, those of fewer rows and Arrow bytes joined until they have one of both."""
     waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
-        is_few = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
-        size_bytes = batch.nbytes if is_few else SMALL_BATCH_BYTES
-        is_small = size_bytes < SMALL_BATCH_BYTES
+        is_few = isinstance(batch, pa.RecordBatch) and batch.num_rows < num_rows
+        size_bytes = batch.nbytes if is_few else num_bytes
+        is_small = size_bytes < num_bytes
         if is_small:
             waiting.append(batch)
             waiting_rows += batch.num_rows
             waiting_bytes += size_bytes
-        if not is_small or waiting_rows >= SMALL_BATCH_ROWS or waiting_bytes >= SMALL_BATCH_BYTES:
+        if not is_small or waiting_rows >= num_rows or waiting_bytes >= num_bytes:
             yield from _merge(waiting)
             waiting, waiting_rows, waiting_bytes = [], 0, 0
         if not is_small:

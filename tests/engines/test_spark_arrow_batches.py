@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, frame_of
-from dagster_delta.engines.spark.write import arrow_batches
+from dagster_delta.engines.spark.write import arrow_batches, tasks
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
-from dagster_delta.engines.spark.write.tasks import joined_batches
+from dagster_delta.parquet.reader import merge_small
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,9 +164,10 @@ def test_a_session_that_is_gone_fails_no_job_of_another() -> None:
 
 def test_batches_are_joined_until_they_are_long_or_large() -> None:
     short = pa.record_batch({"n": pa.array([1] * 30_000)})
-    assert [each.num_rows for each in joined_batches(iter([short] * 4))] == [90_000, 30_000]
+    limits = tasks._TASK_BATCH_ROWS, tasks._TASK_BATCH_BYTES
+    assert [each.num_rows for each in merge_small([short] * 4, *limits)] == [90_000, 30_000]
     large = pa.record_batch({"s": pa.array(["x" * (12 << 20)] * 2)})
-    assert [each.num_rows for each in joined_batches(iter([large] * 5))] == [4, 4, 2]
+    assert [each.num_rows for each in merge_small([large] * 5, *limits)] == [4, 4, 2]
 
 
 def test_a_table_without_chunks_becomes_an_empty_frame(spark: SparkSession) -> None:

@@ -36,6 +36,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
+from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import RowChangeType
@@ -99,9 +100,10 @@ class ChangeTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
-        rows = nonempty(batches)
-        if rows is not None:
-            yield reported(lambda: _Changing(self).run(joined_batches(rows)))
+        joined = merge_small(batches, _TASK_BATCH_ROWS, _TASK_BATCH_BYTES)
+        # Most partitions of a small shuffle are empty, and need no store.
+        if (first := next(joined, None)) is not None:
+            yield reported(lambda: _Changing(self).run(chain([first], joined)))
 
     @property
     def table(self) -> str:
@@ -329,30 +331,3 @@ class RewriteTask:
             for files in batch.column(0).to_pylist():
                 plan = replace(opened, files=decode_table(files))
                 yield reported(partial(self.rewrite, plan))
-
-
-def nonempty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
-    """The batches of a task; None if there are none. Most partitions of a small shuffle are empty,
-    and need no store.
-    """
-    first = next(batches, None)
-    return None if first is None else chain([first], batches)
-
-
-def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches large enough for the overhead of a kernel call."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        size_bytes += batch.nbytes
-        if rows >= _TASK_BATCH_ROWS or size_bytes >= _TASK_BATCH_BYTES:
-            yield _concatenated(waiting)
-            waiting, rows, size_bytes = [], 0, 0
-    if waiting:
-        yield _concatenated(waiting)
-
-
-def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
