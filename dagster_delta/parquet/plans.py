@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +15,7 @@ from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValue
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.time_zone import UTC
+from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ BUFFER_BYTES = 128 * 1024 * 1024
 
 
 class ReadPlan(msgspec.Struct, frozen=True):
-    """One scan, fully planned.
+    """One scan, fully planned. Picklable: an executor gets a store of its own for the location.
 
     Raises:
         InvalidTable: a file has a deletion vector, but the protocol does not support them.
@@ -65,11 +66,19 @@ class ReadPlan(msgspec.Struct, frozen=True):
                 file=marked["path"][0].as_py(),
             )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        rest = (getattr(self, name) for name in self.__struct_fields__[1:])
+        return _with_own_store, (self.store.location, *rest)
+
     @property
     def schema(self) -> StructType:
         """Logical schema of the result."""
         schema = self.configuration.schema
         return StructType(tuple(schema.field(name) for name in self.columns))
+
+
+def _with_own_store(location: StoreLocation, *rest: Any) -> ReadPlan:
+    return ReadPlan(open_store(location.uri, location.options), *rest)
 
 
 class Constraint(msgspec.Struct, frozen=True):

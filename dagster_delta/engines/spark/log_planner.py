@@ -20,7 +20,6 @@ from dagster_delta.engines.spark.read.read_tasks import (
     FILE_SCHEMA,
     PART_SCHEMA,
     LogTask,
-    encode_files,
 )
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
@@ -80,12 +79,13 @@ class SparkLogPlanner:
 
         `plan`: the read; its files are ignored.
         """
-        named = frame_of(self.session, encode_files(logged.added), FILE_SCHEMA)
+        schema = from_arrow_schema(FILE_SCHEMA)
+        named = frame_of(self.session, logged.added.select(FILE_SCHEMA.names), schema)
         num_tasks = -(-logged.added.num_rows // _TASK_FILES)
         files = self._checkpointed_files(logged, predicate)
         if files is not None:
             num_tasks += self._num_tasks(files)
-            named = self._encoded(files).union(named)
+            named = files.select(*FILE_SCHEMA.names).union(named)
         spread = named.repartition(max(1, min(num_tasks, _MAX_TASKS)))
         return read_listed_files(self.session, plan, spread)
 
@@ -106,18 +106,6 @@ class SparkLogPlanner:
         counted = files.agg(functions.count("*"), functions.sum("size_bytes")).collect()
         count, size_bytes = int(counted[0][0]), int(counted[0][1] or 0)
         return max(-(-count // _TASK_FILES), -(-size_bytes // _TASK_BYTES))
-
-    def _encoded(self, files: DataFrame) -> DataFrame:
-        """Files in the format of `encode_files`."""
-        functions = functions_of(self.session)
-        pairs = functions.transform(
-            functions.map_entries("partition_values"),
-            lambda entry: functions.array(entry.getField("key"), entry.getField("value")),
-        )
-        named = functions.struct(
-            "path", "size_bytes", pairs.alias("partition_values"), "deletion_vector"
-        )
-        return files.select(functions.to_json(named, {"ignoreNullFields": "false"}).alias("file"))
 
     def _setting(self, name: str) -> int:
         # Without a default, a Connect server logs an error where the setting is not set.

@@ -1,12 +1,12 @@
-"""Read plans as Spark sends them to its executors, and tasks there that read data files or a log:
-names of files in, Arrow batches out. Nothing here needs Spark.
+"""Tasks on Spark's executors that read data files or a log: names of files in, Arrow batches out.
+Nothing here needs Spark.
 
 An executor must be able to import this package and pyarrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,32 +32,7 @@ from dagster_delta.protocol.statistics.skipping import skip_files, skipping_colu
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
-    from dagster_delta.sql.expressions import SqlExpression
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedPlan:
-    """A `ReadPlan` without files, its store by location. Picklable."""
-
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    columns: tuple[str, ...]
-    where: SqlExpression | None = None
-    verifies_pages: bool = True
-
-    @classmethod
-    def of(cls, plan: ReadPlan) -> ShippedPlan:
-        """The plan for rewriting files: all of their rows, whatever its filter, with all checks."""
-        return cls(plan.store.location, plan.version, plan.configuration, plan.columns)
-
-    def open(self) -> ReadPlan:
-        """The plan on an executor, with its own store and still without files."""
-        return ReadPlan(
-            open_store(self.location.uri, self.location.options), self.version,
-            self.configuration, LIVE_FILE_SCHEMA.empty_table(), self.columns, self.where,
-            self.verifies_pages,
-        )  # fmt: skip
+    from numpy.typing import NDArray
 
 
 def encode_table(table: pa.Table) -> bytes:
@@ -73,34 +48,39 @@ def decode_table(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-FILE_SCHEMA = "file string"
-"""Input of a read task, as a Spark schema: one live file as JSON per row."""
+FILE_SCHEMA = pa.schema(
+    [
+        LIVE_FILE_SCHEMA.field(name)
+        for name in ("path", "size_bytes", "partition_values", "deletion_vector")
+    ]
+)
+"""Input of a read task: one live file per row."""
+KEY_FIELD = pa.field("key", pa.int64())
+"""The column after them if the rows have positions, see `keys_of_files`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """Reads data files with the Arrow engine."""
 
-    plan: ShippedPlan
-    """Its filter is applied early; Spark applies it to all rows later."""
+    plan: ReadPlan
+    """Without files. Its filter is applied early; Spark applies it to all rows later."""
     with_positions: bool = False
     """Whether the key of the file and the index of the row follow the columns."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The live rows of the files named by batches of `FILE_SCHEMA`."""
-        opened = None
+        """The live rows of the files in batches of `FILE_SCHEMA`."""
         for batch in batches:
-            opened = opened or self.plan.open()
-            rows = [_DECODER.decode(text) for text in batch.column(0).to_pylist()]
-            plan = msgspec.structs.replace(opened, files=_file_table(rows))
+            files = pa.Table.from_batches([batch]).select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
+            plan = msgspec.structs.replace(self.plan, files=files)
             if self.with_positions:
-                keys = np.array([row.key for row in rows], dtype=np.int64)
+                keys = np.from_dlpack(batch.column(KEY_FIELD.name))
                 yield from _read_with_positions(plan, keys)
             else:
                 yield from ArrowEngine().read(plan)
 
 
-def _read_with_positions(plan: ReadPlan, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+def _read_with_positions(plan: ReadPlan, keys: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     reader = plan_reader(plan, plan.columns, where=plan.where)
     fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
     schema = pa.schema([*list(reader.schema)[:-2], *fields])
@@ -148,33 +128,3 @@ class LogTask:
                 values = batch.files["partition_values"]
                 found = skip_files(self.predicate, self.configuration, values, batch.statistics)
                 yield from batch.files.filter(found.may_match).to_batches()
-
-
-class _FileRow(msgspec.Struct, frozen=True):
-    path: str
-    size_bytes: int
-    partition_values: list[tuple[str, str | None]] | None
-    deletion_vector: dict[str, str | int | None] | None
-    key: int = 0
-    """See `keys_of_files`."""
-
-
-_DECODER = msgspec.json.Decoder(_FileRow)
-_LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
-
-
-def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table:
-    """Live files as a pyarrow.Table of `FILE_SCHEMA`.
-
-    `keys`: keys of the files, if the rows have positions.
-    """
-    rows = files.select(_LOG_COLUMNS).to_pylist()
-    if keys is not None:
-        rows = [{**row, "key": int(key)} for row, key in zip(rows, keys, strict=True)]
-    texts = [msgspec.json.encode(row).decode() for row in rows]
-    return pa.table({"file": pa.array(texts, pa.string())})
-
-
-def _file_table(rows: Sequence[_FileRow]) -> pa.Table:
-    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _LOG_COLUMNS])
-    return pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], schema)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
@@ -44,9 +45,8 @@ from dagster_delta.engines.spark.read.partition_values import (
 )
 from dagster_delta.engines.spark.read.read_tasks import (
     FILE_SCHEMA,
+    KEY_FIELD,
     ReadTask,
-    ShippedPlan,
-    encode_files,
 )
 from dagster_delta.engines.spark.read.row_positions import (
     load_bitmaps,
@@ -76,6 +76,7 @@ from dagster_delta.engines.spark.session.session import (
     session_conf,
 )
 from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import (
     existing_default,
@@ -344,9 +345,11 @@ class _FrameReader:
 
     def _read_by_arrow(self, files: pa.Table) -> DataFrame:
         """Files that the Arrow engine reads on the executors."""
-        keys = keys_of_files(files, self.plan.store).tolist() if self.with_positions else None
-        named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)
-        return self.read_spread(named.repartition(min(files.num_rows, _MAX_ARROW_TASKS)))
+        named, plan = files.select(FILE_SCHEMA.names), self.plan
+        if self.with_positions:
+            named = named.append_column(KEY_FIELD, index_of(keys_of_files(files, plan.store)))
+        listed = frame_of(self.session, named, from_arrow_schema(named.schema))
+        return self.read_spread(listed.repartition(min(files.num_rows, _MAX_ARROW_TASKS)))
 
     def read_spread(self, files: DataFrame) -> DataFrame:
         """Rows of files of `FILE_SCHEMA`, read on the executors; all rows of the needed columns."""
@@ -356,13 +359,10 @@ class _FrameReader:
             # Other servers refuse batches for rows without columns.
             return replace(self, with_positions=True).read_spread(files).select()
         columns = tuple(field.name for field in self._needed_fields)
-        shipped = replace(
-            ShippedPlan.of(plan),
-            columns=columns,
-            where=self._early_filter(),
-            verifies_pages=plan.verifies_pages,
+        early = msgspec.structs.replace(
+            plan, files=FILE_SCHEMA.empty_table(), columns=columns, where=self._early_filter()
         )
-        task = ReadTask(shipped, self.with_positions)
+        task = ReadTask(early, self.with_positions)
         return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:

@@ -29,7 +29,7 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     settle_reports,
 )
-from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, encode_table
+from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, encode_table
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
@@ -65,7 +65,10 @@ def rewrite_in_tasks(
     """
     encoded = pa.table({"files": pa.array([encode_table(group) for group in groups], pa.binary())})
     frame = frame_of(session, encoded, "files binary").repartition(min(len(groups), _MAX_TASKS))
-    task = RewriteTask(ShippedPlan.of(plan), rewrite)
+    whole = msgspec.structs.replace(
+        plan, files=FILE_SCHEMA.empty_table(), where=None, verifies_pages=True
+    )
+    task = RewriteTask(whole, rewrite)
     with spark_failures(table=plan.store.location.uri, in_query=False):
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     return settle_reports(reports, detail, plan.store)

@@ -34,7 +34,7 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
-from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table
+from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
@@ -319,15 +319,14 @@ class RewriteTask:
     the embedded engine does.
     """
 
-    plan: ShippedPlan
+    plan: ReadPlan
+    """All rows of the files that it gets, with all checks."""
     rewrite: Callable[[ReadPlan], pa.RecordBatch]
     """Gives the report on the files of a plan."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, one for each group, an encoded table of files."""
-        opened = None
         for batch in batches:
-            opened = opened or self.plan.open()
             for files in batch.column(0).to_pylist():
-                plan = replace(opened, files=decode_table(files))
+                plan = replace(self.plan, files=decode_table(files))
                 yield reported(partial(self.rewrite, plan))
