@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_delta.engines.spark.read import file_split, reader
-from dagster_delta.engines.spark.read.file_split import groups_by_columns
+from dagster_delta.engines.spark.read import reader
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import DEFAULTED, UNDEFAULTED
 
@@ -66,20 +65,3 @@ def test_the_executors_read_a_column_that_is_added_inside_a_struct(
     table.alter("ALTER TABLE t ADD COLUMN s.x INT DEFAULT 5", existing_rows="lazy")
     assert [row["s"] for row in both(table, spark, "id = 1")] == [{"a": 1, "x": 5}]
     assert by_arrow == [1]
-
-
-@pytest.mark.parametrize("max_footers", [1, 2])
-def test_the_executors_read_the_footers_of_many_files(
-    tmp_path: Path, max_footers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_split, "MAX_FOOTERS", max_footers)
-    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
-    table.append(UNDEFAULTED)
-    table.append(UNDEFAULTED)
-    table.add_column("c", "INT", default="7", existing_rows="lazy")
-    snapshot = table.snapshot()
-    (group,) = groups_by_columns(snapshot.live_files(), table.store, snapshot.schema, "none")
-    assert group.files.num_rows == 2
-    assert (
-        (group.absent, group.by_arrow) == (frozenset(), True) if max_footers < 2 else ({"c"}, False)
-    )

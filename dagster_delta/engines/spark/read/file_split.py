@@ -1,13 +1,9 @@
-"""Which files of a scan Spark reads itself, and which the Arrow engine reads.
-
-Spark's reader shows a column that a file lacks as null, also one with a default. If these columns
-are known, they are not read from the files: a literal gives their value.
-"""
+"""Which files of a scan Spark reads itself, and which the Arrow engine reads."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.footers import lacked_fields, may_lack
+from dagster_delta.engines.footers import may_lack
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
 from dagster_delta.engines.spark.read.row_positions import CHUNK_ROWS
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructType, inner_types
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import spark_path
-from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,17 +44,27 @@ class FileSplit:
     by_arrow: pa.Table
 
 
-def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSplit:
-    """Assign every file to the way it is read.
+def split_files(plan: ReadPlan, columns: StructType, *, native: bool) -> FileSplit:
+    """Assign every file of a plan to the way it is read.
 
+    `columns`: what is read from the files.
     `native`: whether Spark can read the table's files at all.
     """
+    files, mode = plan.files, plan.configuration.column_mapping_mode
     paths = np.array(
-        [spark_path(store.resolve_uri(decode_path(file))) for file in files["path"].to_pylist()],
+        [
+            spark_path(plan.store.resolve_uri(decode_path(file)))
+            for file in files["path"].to_pylist()
+        ],
         dtype=object,
     )
     vectors = _has_vector(files)
-    by_arrow = _misread(paths) | _without_bytes(paths) if native else np.ones(len(paths), bool)
+    by_arrow = np.ones(len(paths), bool)
+    if native:
+        # Spark knows the default of a column that a file lacks, but not of a field inside of one.
+        nested = StructType(tuple(field for field in columns if inner_types(field.data_type)))
+        lacking = may_lack(files, nested, mode).to_numpy(zero_copy_only=False)
+        by_arrow = _misread(paths) | _without_bytes(paths) | lacking
     if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
         by_arrow |= vectors
     plain, with_vectors = ~vectors & ~by_arrow, vectors & ~by_arrow
@@ -121,46 +126,3 @@ def _broadcast_bytes(files: pa.Table) -> int:
         min(count, count if rows is None else -(-rows // CHUNK_ROWS)) * CHUNK_ROWS // 8
         for count, rows in zip(deleted, _num_rows(files), strict=True)
     )
-
-
-MAX_FOOTERS = 256
-"""Footers that the driver reads at most; more files are read by the Arrow engine on the executors,
-which reads each footer anyway."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileGroup:
-    """Files that are read in one way."""
-
-    files: pa.Table
-    """pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`."""
-    absent: frozenset[str] = frozenset()
-    """Logical names of the columns that all of them lack."""
-    by_arrow: bool = False
-    """Whether Spark's reader would show nulls instead of defaults."""
-
-
-def groups_by_columns(
-    files: pa.Table,
-    store: ObjectStore,
-    columns: StructType,
-    mode: ColumnMappingMode,
-) -> Iterator[FileGroup]:
-    """The files of a scan by the columns with a default that they lack."""
-    doubtful = may_lack(files, columns, mode)
-    if doubtful.true_count < files.num_rows or not files.num_rows:
-        yield FileGroup(files.filter(pc.invert(doubtful)))
-    doubted = files.filter(doubtful)
-    if not doubted.num_rows:
-        return
-    if doubted.num_rows > MAX_FOOTERS:
-        yield FileGroup(doubted, by_arrow=True)
-        return
-    lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
-    for kind in dict.fromkeys(lacked):
-        same = doubted.filter(pa.array([paths == kind for paths in lacked], pa.bool_()))
-        # A literal inside a struct would require reading the whole struct.
-        if any(len(path) > 1 for path in kind):
-            yield FileGroup(same, by_arrow=True)
-        else:
-            yield FileGroup(same, frozenset(path[0] for path in kind))

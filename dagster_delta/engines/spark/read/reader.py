@@ -29,11 +29,7 @@ from dagster_delta.engines.spark.read.file_keys import (
     file_number,
     keys_of_files,
 )
-from dagster_delta.engines.spark.read.file_split import (
-    FileGroup,
-    groups_by_columns,
-    split_files,
-)
+from dagster_delta.engines.spark.read.file_split import split_files
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
     are_in_directories,
@@ -78,10 +74,6 @@ from dagster_delta.engines.spark.session.session import (
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
-from dagster_delta.protocol.features.existing_defaults import (
-    existing_default,
-    fields_with_existing_default,
-)
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
@@ -130,11 +122,9 @@ class _FrameReader:
     session: SparkSession
     plan: ReadPlan
     with_positions: bool
-    absent: frozenset[str] = frozenset()
-    """Logical names of the columns with a default that all of the files lack."""
 
     def read(self) -> DataFrame:
-        parts = [part for group in self._groups() for part in self._parts_of(group)]
+        parts = list(self._parts())
         if not parts:
             fields = StructType(self._needed_fields)
             return self.result(self.session.createDataFrame([], self._schema(fields)))
@@ -149,22 +139,10 @@ class _FrameReader:
         results = [self._result_column(field) for field in self.plan.schema]
         return rows.select(*results, *self._position_names)
 
-    def _groups(self) -> Iterator[FileGroup]:
-        plan, columns = self.plan, StructType(self._data_fields)
-        if any(fields_with_existing_default(columns)):
-            mode = plan.configuration.column_mapping_mode
-            return groups_by_columns(plan.files, plan.store, columns, mode)
-        return iter([FileGroup(plan.files)])
-
-    def _parts_of(self, group: FileGroup) -> Iterator[DataFrame]:
-        if group.by_arrow:
-            return iter([self._read_by_arrow(group.files)])
-        plan = msgspec.structs.replace(self.plan, files=group.files)
-        return replace(self, plan=plan, absent=group.absent).parts()
-
-    def parts(self) -> Iterator[DataFrame]:
+    def _parts(self) -> Iterator[DataFrame]:
         """The rows of all files, before the filter."""
-        files = split_files(self.plan.files, self.plan.store, native=self._is_native())
+        columns = StructType(self._data_fields)
+        files = split_files(self.plan, columns, native=self._is_native())
         if files.plain.num_rows:
             yield self._read_native(files.plain, files.plain_paths)
         if files.with_vectors.num_rows:
@@ -238,7 +216,7 @@ class _FrameReader:
     @cached_property
     def _data_fields(self) -> tuple[StructField, ...]:
         """The needed fields that are read from files."""
-        names = {*self.plan.configuration.partition_columns, *self.absent}
+        names = set(self.plan.configuration.partition_columns)
         return tuple(field for field in self._needed_fields if field.name not in names)
 
     def _is_native(self) -> bool:
@@ -325,17 +303,11 @@ class _FrameReader:
     def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""
         mode, functions = self.plan.configuration.column_mapping_mode, self._functions
-        constants = {
-            field.name: partition_literal(existing_default(field), field, functions)
-            for field in self._needed_fields
-            if field.name in self.absent
-        }
-        known = constants | partitions
         return rows.select(
             *[
                 (
-                    known[field.name]
-                    if field.name in known
+                    partitions[field.name]
+                    if field.name in partitions
                     else logical_column(field, mode, functions)
                 ).alias(field.name)
                 for field in self._needed_fields

@@ -18,6 +18,7 @@ from pyspark.sql import Column, types
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.existing_defaults import existing_default
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY, char_length, padded_type
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import (
@@ -33,6 +34,7 @@ from dagster_delta.protocol.schema import (
     walk_types,
 )
 from dagster_delta.sql.tokens import quote, without_variables
+from dagster_delta.sql.types import TIMESTAMP, sql_type_name
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -267,17 +269,35 @@ def has_unreadable_widening(schema: StructType) -> bool:
 def physical_read_schema(
     fields: tuple[StructField, ...], mode: ColumnMappingMode
 ) -> types.StructType:
-    """The schema to read data files with: physical names, or under mode `id` field ids.
+    """The schema to read data files with: physical names, or under mode `id` field ids, and the
+    default of each column for files that lack it.
 
     Void columns are omitted, since no data file has them.
     """
-    return types.StructType(
-        [_read_field(field, mode) for field in fields if not _is_void(field)],
-    )
+    found = []
+    for field in fields:
+        if _is_void(field):
+            continue
+        found.append(_read_field(field, mode))
+        if (default := existing_default(field)) is not None:
+            found[-1].metadata[_EXISTING_DEFAULT] = _constant_sql(default.as_py(), field.data_type)
+    return types.StructType(found)
+
+
+_EXISTING_DEFAULT = "EXISTS_DEFAULT"
+"""Field metadata of a read schema: the SQL of the value in files that lack the column."""
+
+
+def _constant_sql(value: object, data_type: DataType) -> str:
+    """A constant in Spark SQL that no setting of the session changes."""
+    content = value.encode() if isinstance(value, str) else value
+    spelled = f"X'{content.hex()}'" if isinstance(content, bytes) else f"'{content}'"
+    name = "timestamp_ltz" if data_type == TIMESTAMP else sql_type_name(data_type)
+    return f"CAST({spelled} AS {name})"
 
 
 def _read_field(field: StructField, mode: ColumnMappingMode) -> types.StructField:
-    metadata = {"parquet.field.id": _required_id(field)} if mode == "id" else None
+    metadata = {"parquet.field.id": _required_id(field)} if mode == "id" else {}
     name = read_name(field, mode)
     data_type = _spark_type(field.data_type, partial(_read_field, mode=mode))
     return types.StructField(name, data_type, True, metadata)
