@@ -22,7 +22,6 @@ from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import RewriteResult, WriteSpec
-from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.row_changes import copy_rows
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.read.reader import read_frame
@@ -40,6 +39,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
+from dagster_delta.engines.spark.write.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.write.tasks import WrittenChanges
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import (

@@ -20,15 +20,15 @@ from pyroaring import BitMap64
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
-from dagster_delta.engines.spark.changes.changed_rows import (
-    ChangingRows,
-    RowChange,
-    write_changes,
-)
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.changed_rows import (
+    ChangingRows,
+    RowChange,
+    write_changes,
+)
 from dagster_delta.engines.spark.write.compaction import rewrite_in_tasks
 from dagster_delta.engines.spark.write.tasks import (
     COPIED_FILE_SCHEMA,

@@ -1,13 +1,14 @@
 """Changes of a table prepared from the rows of a DataFrame: new values, old values, checks.
 
 The query decides the action on each row; the tasks write it. Rows never reach the driver, and
-the DataFrame is evaluated once.
+the DataFrame is evaluated once, or again if a row is long.
 
-New values are cast to the type of their column, fields by name. A cast never fails in the query: a
-value that does not fit becomes null with a flag beside it, and the task that writes the row refuses
-it. The result does not depend on ANSI mode.
+Assigned values are cast to the type of their column, fields by name. A cast never fails in the
+query: a value that does not fit becomes null with a flag beside it, and the task that writes the
+row refuses it. The result does not depend on ANSI mode. Given columns are cast by the task.
 
-Spec: Add File and Remove File; Change Data Files; Generated Columns; Column Invariants.
+Spec: Add File and Remove File; Change Data Files; Generated Columns; Identity Columns; Default
+Columns; Column Invariants; CHECK Constraints.
 """
 
 from __future__ import annotations
@@ -40,12 +41,18 @@ from dagster_delta.engines.spark.write.tasks import (
     WrittenChanges,
     changes_of,
 )
-from dagster_delta.engines.spark.write.writer import identity_value
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields, source_structs
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
+from dagster_delta.protocol.features.column_values import (
+    LONG_MAX,
+    LONG_MIN,
+    NO_VALUES,
+    ColumnExpression,
+    ColumnValues,
+    IdentityColumn,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -54,6 +61,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -77,6 +85,13 @@ class RowChange:
     """How columns that the change does not name get their values."""
     fills: bool = False
     """Whether fields of structs that a value lacks become null."""
+    given: Mapping[str, Column] | None = None
+    """Columns of an insert by logical name, in a type that the task casts; None for no columns."""
+
+
+def in_few_tasks(rows: DataFrame, partition_columns: Sequence[Column]) -> DataFrame:
+    """The rows grouped by partition, in few tasks: a statement changes few rows."""
+    return rows.hint("rebalance", *partition_columns)
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,8 @@ class ChangingRows:
     """Whether to report which rows of the table change."""
     source_number: str | None = None
     """Column of row numbers; those that are not null are reported as matched."""
+    arrange: Callable[[DataFrame, Sequence[Column]], DataFrame] = in_few_tasks
+    """Brings the rows of a partition together, by the partition columns."""
 
     @cached_property
     def _functions(self) -> ModuleType:
@@ -119,6 +136,8 @@ class ChangingRows:
             for index, change in enumerate(self.changes)
             for path, sql in _assigned(change)
         ]
+        if not texts:
+            return [{} for _ in self.changes]
         columns = [sql_column(sql, functions) for *_, sql in texts]
         typed = self.frame.select(*[column.alias(f"_{i}") for i, column in enumerate(columns)])
         types = from_spark_schema(typed.schema, with_collations=True)
@@ -138,7 +157,11 @@ class ChangingRows:
     @cached_property
     def constraints(self) -> tuple[tuple[Constraint, frozenset[int]], ...]:
         """The constraints to check, and for the rows of which changes."""
-        writing = self._indexes(lambda change: change.action in ("insert", "update"))
+        writing = frozenset(
+            index
+            for index, change in enumerate(self.changes)
+            if change.action in ("insert", "update")
+        )
         found = [(constraint, writing) for constraint in self.data.constraints]
         for index, change in enumerate(self.changes):
             verified = generation_constraints(change.completion)
@@ -160,7 +183,11 @@ class ChangingRows:
         )
 
     def columns(self) -> DataFrame:
-        """The rows in the form that the task takes."""
+        """The rows in the form that the task takes.
+
+        Rows are numbered last, in the stage that writes them: if Spark retries a task, only the
+        files of one attempt count. So the shuffle comes before.
+        """
         functions = self._functions
         rows = self.frame.withColumn(_ACTION, self._action())
         if self.source_number is None:
@@ -180,7 +207,10 @@ class ChangingRows:
             *[column.alias(f"__old_{i}") for i, column in enumerate(old)],
             *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._casts())],
         )
-        return self._arranged(self._checked(self._generated(rows)))
+        early, late = self._by_need()
+        keys = map(self._new_name, self.data.configuration.partition_columns)
+        rows = self.arrange(self._completed(rows, early), [functions.col(key) for key in keys])
+        return self._checked(self._completed(self._completed(rows, self._identities), late))
 
     def _action(self) -> Column:
         """Index of the first change that applies: later conditions are not evaluated, as they could
@@ -215,9 +245,8 @@ class ChangingRows:
             # The old row is recorded; these columns have it if there is no separate copy.
             is_recorded = self.change_data is not None and not self._with_old
             return self.old(field.name) if is_recorded else None
-        for identity in change.completion.identities:
-            if identity.column == field.name:
-                return identity_value(identity, self._functions)
+        if change.given is not None and field.name in change.given:
+            return change.given[field.name]
         own = {
             path[1:]: stored
             for path, (stored, _) in self._values[index].items()
@@ -251,7 +280,7 @@ class ChangingRows:
 
     def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
         functions = self._functions
-        if len(cases) == len(self.changes) == 1 and self.source_number is None:
+        if len(cases) == 1 and self._is_single:
             # Only rows to which the change applies remain; on others it could fail.
             return cases[0][1]
         result = other
@@ -259,72 +288,89 @@ class ChangingRows:
             result = functions.when(functions.col(_ACTION) == index, value).otherwise(result)
         return result
 
-    def _indexes(self, wanted: Callable[[RowChange], bool]) -> frozenset[int]:
-        return frozenset(i for i, change in enumerate(self.changes) if wanted(change))
+    def _in_rows_of(self, indexes: frozenset[int], value: Column, other: Column) -> Column:
+        """A value for the rows of some changes, another one for the rest."""
+        if indexes and self._is_single:
+            return value
+        functions = self._functions
+        return functions.when(functions.col(_ACTION).isin(*indexes), value).otherwise(other)
 
-    def _generated(self, rows: DataFrame) -> DataFrame:
-        """The rows with their generated columns, which are computed from the new values."""
-        generated = {
-            (column.column, column.sql)
-            for change in self.changes
-            for column in change.completion.generated
-        }
-        if not generated:
+    @property
+    def _is_single(self) -> bool:
+        """Whether every row changes in one way."""
+        return len(self.changes) == 1 and self.source_number is None
+
+    def _by_need(self) -> tuple[list[ColumnExpression], list[ColumnExpression]]:
+        """The generated columns that can be computed before rows are numbered, and the others."""
+        numbered = {identity.column for identity in self._identities}
+        generated = dict.fromkeys(c for change in self.changes for c in change.completion.generated)
+        if not numbered:
+            return list(generated), []
+        early: list[ColumnExpression] = []
+        late: list[ColumnExpression] = []
+        for column in generated:
+            expression = parse_expression(column.sql, self.data.configuration.schema)
+            bases = {path[0] for path in expression.references}
+            (late if bases & numbered else early).append(column)
+        return early, late
+
+    @property
+    def _identities(self) -> list[IdentityColumn]:
+        found = (i for change in self.changes for i in change.completion.identities)
+        return list(dict.fromkeys(found))
+
+    def _completed(
+        self, rows: DataFrame, columns: Sequence[ColumnExpression | IdentityColumn]
+    ) -> DataFrame:
+        """The rows with generated columns, which are computed from the new values, or numbers."""
+        if not columns:
             return rows
-        functions, names = self._functions, [field.name for field in self._fields]
-        named = self._named(rows)
-        computed = {}
-        for column, sql in sorted(generated):
-            position = names.index(column)
-            value = sql_column(sql, functions).try_cast(
-                to_spark_type(self._fields[position].data_type)
+        functions, computed = self._functions, {}
+        for column in columns:
+            field = self.data.configuration.schema.field(column.column)
+            if isinstance(column, IdentityColumn):
+                value = identity_value(column, functions)
+            elif self._is_single:
+                value = sql_column(column.sql, functions)
+            else:
+                value = sql_column(column.sql, functions).try_cast(to_spark_type(field.data_type))
+            indexes = frozenset(
+                index
+                for index, change in enumerate(self.changes)
+                if column in (*change.completion.generated, *change.completion.identities)
             )
-            indexes = self._indexes(
-                lambda change, column=column: (
-                    column  # type: ignore[misc]
-                    in {found.column for found in change.completion.generated}
-                )
-            )
-            computed[f"__new_{position}"] = functions.when(
-                functions.col(_ACTION).isin(*indexes), value
-            ).otherwise(functions.col(f"__new_{position}"))
-        return named.select(
-            *[computed.get(name, functions.col(name)).alias(name) for name in rows.columns]
+            name = self._new_name(field.name)
+            computed[name] = self._in_rows_of(indexes, value, functions.col(name)).alias(name)
+        return self._named(rows).select(
+            *[computed.get(name, functions.col(name)) for name in rows.columns]
         )
 
     def _checked(self, rows: DataFrame) -> DataFrame:
         if not self.constraints:
             return rows
-        functions = self._functions
-        checks = [
-            functions.when(
-                functions.col(_ACTION).isin(*indexes),
-                sql_column(constraint.sql, functions).cast("boolean"),
-            )
-            .otherwise(functions.lit(True))
-            .alias(f"__check_{index}")
-            for index, (constraint, indexes) in enumerate(self.constraints)
-        ]
+        functions, always = self._functions, self._functions.lit(True)
+        checks = []
+        for index, (constraint, indexes) in enumerate(self.constraints):
+            check = sql_column(constraint.sql, functions).cast("boolean")
+            checks.append(self._in_rows_of(indexes, check, always).alias(f"__check_{index}"))
         return self._named(rows).select(*[functions.col(name) for name in rows.columns], *checks)
 
     def _named(self, rows: DataFrame) -> DataFrame:
-        """The rows, and the new columns a second time under their logical names."""
-        functions = self._functions
-        named = [
-            declared_column(functions.col(f"__new_{index}"), field)
-            for index, field in enumerate(self._fields)
-        ]
+        """The rows, and the new columns a second time under their logical names and as stored: null
+        if a value does not fit, which the task refuses before it checks the constraints.
+        """
+        functions, named = self._functions, []
+        found = {field.name: field.dataType for field in rows.schema.fields}
+        for field in self._fields:
+            name, target = self._new_name(field.name), to_spark_type(field.data_type)
+            column = functions.col(name)
+            if found[name] != target and not _is_nested(field.data_type):
+                column = column.try_cast(target)
+            named.append(declared_column(column, field))
         return rows.select(*[functions.col(name) for name in rows.columns], *named)
 
-    def _arranged(self, rows: DataFrame) -> DataFrame:
-        """The rows grouped by partition, in few tasks: a statement changes few rows."""
-        configuration = self.data.configuration
-        names = [field.name for field in self._fields]
-        columns = [
-            self._functions.col(f"__new_{names.index(column)}")
-            for column in configuration.partition_columns
-        ]
-        return rows.hint("rebalance", *columns)
+    def _new_name(self, column: str) -> str:
+        return f"__new_{self.data.configuration.schema.names.index(column)}"
 
 
 def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -342,9 +388,17 @@ def _written(value: Column, data_type: DataType, functions: ModuleType) -> Colum
     return functions.concat(functions.lit("'"), text, functions.lit("'"))
 
 
-def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
-    """Write the changed rows."""
-    with spark_failures(table=store.location.uri):
+def write_changes(
+    rows: ChangingRows, store: ObjectStore, *, in_query: bool = True
+) -> WrittenChanges:
+    """Write the changed rows.
+
+    Only the files of tasks whose reports arrived are in the result; those of a speculative or
+    repeated attempt stay unreferenced until VACUUM removes them.
+
+    `in_query`: see `spark_failures`.
+    """
+    with spark_failures(table=store.location.uri, in_query=in_query):
         frame, task = rows.columns(), rows.task()
         reports = collect_counted(
             frame, lambda frame: frame.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri
@@ -461,3 +515,41 @@ def with_fields(
     if () in sources:
         made = functions.when(struct.isNotNull() | sources[()].isNotNull(), made)
     return made
+
+
+_ROW_BITS = 33
+"""Spark numbers the rows of a task with this many low bits; the task's number is above them."""
+
+
+def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
+    """The unique value of an identity column for each row of a query; null if it does not
+    fit a 64-bit integer.
+
+    The number of tasks is unknown when rows are numbered. So row `k` of task `t` takes
+    the number whose low bits are the Elias gamma code of `t + 1`, and whose high bits are `k`: no
+    such code is a prefix of another, so tasks never collide, and few tasks leave small gaps.
+    """
+
+    def long(value: int) -> Column:
+        return functions.lit(value).cast("bigint")
+
+    number = functions.monotonically_increasing_id()
+    row = number.bitwiseAND(long((1 << _ROW_BITS) - 1))
+    task = functions.shiftright(number, _ROW_BITS) + long(1)
+    # The length of the binary form minus one: logarithms would be rounded.
+    width = functions.length(functions.bin(task)) - functions.lit(1)
+    power = _shifted(long(1), width, functions)
+    code = power + _shifted(task - power, width + functions.lit(1), functions)
+    stride = _shifted(long(1), width * functions.lit(2) + functions.lit(1), functions)
+    index = functions.try_add(functions.try_multiply(row, stride), code)
+    first = identity.next_value
+    if not LONG_MIN <= first <= LONG_MAX:
+        return functions.lit(None).cast("bigint")
+    # The lowest of all codes is 1.
+    distance = functions.try_multiply(index - long(1), long(identity.step))
+    return functions.try_add(long(first), distance)
+
+
+def _shifted(value: Column, bits: Column, functions: ModuleType) -> Column:
+    # The function of that name takes no column of bits.
+    return functions.call_function("shiftleft", value, bits.cast("int"))
