@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -109,10 +108,14 @@ def data_files(files: pa.Table) -> Iterator[DataFile]:
     """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
     names = [*_NEEDED_COLUMNS, *(name for name in ROW_ID_COLUMNS if name in files.column_names)]
     needed = files.select(names)
-    ordinals = count()
-    for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
-        for row in chunk.to_pylist():
-            yield replace(DataFile.from_row(row), ordinal=next(ordinals))
+    for ordinal, row in enumerate(file_rows(needed)):
+        yield replace(DataFile.from_row(row), ordinal=ordinal)
+
+
+def file_rows(files: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a `pyarrow.Table` of many files as Python values, not all of them at once."""
+    for chunk in files.to_batches(max_chunksize=_FILES_AT_ONCE):
+        yield from chunk.to_pylist()
 
 
 @dataclass

@@ -24,7 +24,7 @@ from dagster_delta.engines.plans import ChangeFileSet, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.opened_file import DataFile
+from dagster_delta.parquet.opened_file import DataFile, file_rows
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.parquet.writer import DataFileWriter
@@ -82,9 +82,6 @@ class RowWriters(msgspec.Struct, frozen=True):
         )
 
 
-_ROWS_AT_ONCE = 10_000
-
-
 def read_changes(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
@@ -119,7 +116,7 @@ class _ChangeFileReader:
         )
 
     def versioned_sources(self) -> Iterator[tuple[int, BatchSource]]:
-        for row in _rows(self._files):
+        for row in file_rows(self._files):
             file = self._data_file(row)
             if file is not None:
                 for source in self._reader.sources([file]):
@@ -135,8 +132,3 @@ class _ChangeFileReader:
         if file.deletion_vector is not None:
             selected = selected - self._load(file.deletion_vector, file.path)
         return replace(file, deletion_vector=None, selected=selected) if selected else None
-
-
-def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:
-    for chunk in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield from chunk.to_pylist()

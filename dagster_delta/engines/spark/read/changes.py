@@ -18,6 +18,7 @@ from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import ChangeFileSet, ReadPlan
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.opened_file import file_rows
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN
 from dagster_delta.protocol.features.deletion_vectors import encode_inline
@@ -30,7 +31,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ROWS_AT_ONCE = 10_000
 _LOADING_THREADS = 16
 
 
@@ -109,11 +109,6 @@ def _hide_unselected(files: pa.Table, store: ObjectStore) -> tuple[pa.StructArra
         return encode_inline(hidden - selected), count
 
     with ThreadPoolExecutor(_LOADING_THREADS) as pool:
-        found = list(pool.map(hide, _rows(files), counts))
+        found = list(pool.map(hide, file_rows(files), counts))
     stats = [f'{{"numRecords":{count}}}' for _, count in found]
     return column_of([vector for vector, _ in found], DELETION_VECTOR_TYPE), string_column(stats)
-
-
-def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:
-    for chunk in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield from chunk.to_pylist()

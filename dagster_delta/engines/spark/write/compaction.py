@@ -173,22 +173,13 @@ _BACKFILL_BYTES = 128 * 1024 * 1024
 """Bytes of data files that one task fills in."""
 
 
-class _BackfillDetail(msgspec.Struct, frozen=True):
-    """What a task reports besides its files."""
-
-    num_rows: int
-    num_nulled: int
-    num_problems: int
-    examples: tuple[str, ...]
-
-
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
     """As `backfill_files` does, on the executors."""
     groups, fill = list(_shares(plan.files)), partial(_backfill, spec)
-    reports = rewrite_in_tasks(session, plan, groups, fill, _BackfillDetail)
+    reports = rewrite_in_tasks(session, plan, groups, fill, Backfilled)
     problems = Problems()
     for detail in reports.details:
-        problems.join(Problems(detail.num_problems, list(detail.examples)))
+        problems.join(detail.problems)
     if problems.num_rows:
         delete_unreferenced(plan.store, reports.paths)
     return Backfilled(
@@ -201,11 +192,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
 
 def _backfill(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     done = backfill_files(plan, spec)
-    problems = done.problems
-    detail = _BackfillDetail(
-        done.num_rows, done.num_nulled, problems.num_rows, tuple(problems.examples)
-    )
-    return report(done.files, details=[detail])
+    return report(done.files, details=[msgspec.structs.replace(done, files=())])
 
 
 def _shares(files: pa.Table) -> Iterator[pa.Table]:
