@@ -46,6 +46,20 @@ def count_file_rows(store: ObjectStore, path: str) -> int:
         return int(read_data_footer(store.open_input(path)).metadata.num_rows)
 
 
+def count_live_rows(store: ObjectStore, files: pa.Table) -> list[int]:
+    """The rows of each file that are not deleted, by the log if it has them. Raises as
+    `count_file_rows` does.
+
+    `files`: `pa.Table` with the columns of `LIVE_FILE_SCHEMA`.
+    """
+    counts = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
+    deleted = pc.struct_field(files["deletion_vector"], "cardinality").to_pylist()
+    return [
+        (count_file_rows(store, decode_path(path)) if count is None else count) - (hidden or 0)
+        for path, count, hidden in zip(files["path"].to_pylist(), counts, deleted, strict=True)
+    ]
+
+
 def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
     """The physical schema of a data file. Raises as `count_file_rows` does."""
     with naming_data_file(store, path):

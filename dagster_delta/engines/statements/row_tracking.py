@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.footers import count_live_rows
 from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.protocol.features.row_tracking import (
     MaterializedColumns,
@@ -20,7 +21,6 @@ from dagster_delta.protocol.features.row_tracking import (
     tracked_configuration,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 
 
@@ -64,36 +64,21 @@ def remaining_rows(
     """
     if target.configuration.deletion_vectors_enabled or not rows:
         return None
-    counts = parse_statistics_json(target.files["stats"], ())["num_records"].to_pylist()
-    named = zip(
-        target.files["path"].to_pylist(),
-        target.files["deletion_vector"].to_pylist(),
-        counts,
-        strict=True,
-    )
-    staying = [
-        path in rows and _num_live(count, vector) != len(rows[path])
-        for path, vector, count in named
-    ]
-    if not any(staying):
+    is_changed = boolean_column([path in rows for path in target.files["path"].to_pylist()])
+    files = pc.filter(target.files, is_changed)
+    counts = zip(files["path"].to_pylist(), count_live_rows(target.store, files), strict=True)
+    files = pc.filter(files, boolean_column([count > len(rows[path]) for path, count in counts]))
+    if not files.num_rows:
         return None
     source = ReadPlan(
         store=target.store,
         version=target.version,
         configuration=target.configuration,
-        files=pc.filter(target.files, boolean_column(staying)),
+        files=files,
         columns=target.columns,
     )
     source, tracked = keep_row_ids(source, data)
     return RowRewrite(source, rows, (), keeps_rest=True, data=tracked)
-
-
-def _num_live(num_records: int | None, vector: Mapping[str, object] | None) -> int | None:
-    if num_records is None or vector is None:
-        return num_records
-    deleted = vector["cardinality"]
-    assert isinstance(deleted, int)  # noqa: S101  a required field of the descriptor
-    return num_records - deleted
 
 
 class CarriedIds(msgspec.Struct, frozen=True):

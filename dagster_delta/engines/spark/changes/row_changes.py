@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.footers import count_file_rows
+from dagster_delta.engines.footers import count_live_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
@@ -42,7 +42,6 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.tokens import quote
 from dagster_delta.sql.typed import Refused, walk
 from dagster_delta.storage.unreferenced_files import CreatedFiles
@@ -240,13 +239,6 @@ class _Rewriting:
 
     def _count_matches(self) -> int:
         files, matches = self._rewrite.source.files, self._rewrite.matches
-        paths, vectors = files["path"].to_pylist(), files["deletion_vector"].to_pylist()
-        counted = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
-        total = 0
-        for path, vector, count in zip(paths, vectors, counted, strict=True):
-            if path in matches:
-                total += len(matches[path])
-                continue
-            rows = count_file_rows(self._store, decode_path(path)) if count is None else count
-            total += rows - (0 if vector is None else vector["cardinality"])
-        return total
+        is_whole = pa.array([path not in matches for path in files["path"].to_pylist()], pa.bool_())
+        whole = count_live_rows(self._store, files.filter(is_whole))
+        return sum(whole) + sum(map(len, matches.values()))
