@@ -13,6 +13,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.spark.read import sources
+from dagster_delta.engines.spark.read.file_split import SPARK_PATH
 from dagster_delta.engines.spark.read.sources import list_directory
 from dagster_delta.errors import DataFileMissing
 from tests.golden.answers import rows_of
@@ -131,9 +132,8 @@ def test_a_size_that_the_log_has_wrong_hides_no_row(tmp_path: Path, spark: Spark
     table = many_files(tmp_path)
     paths = [f"file:{each}" for each in sorted(tmp_path.glob("*.parquet"))]
     schema = table.snapshot().scan().to_spark(spark).schema
-    rows = sources.open_parquet(
-        spark, paths, schema, location=table.store.location, version=0, sizes=[1] * len(paths)
-    )
+    files = pa.table({SPARK_PATH: paths, "size_bytes": [1] * len(paths)})
+    rows = sources.open_parquet(spark, files, schema, location=table.store.location, version=0)
     assert rows.count() == 2 * FILES
 
 
@@ -230,9 +230,8 @@ def test_files_that_the_log_says_have_no_bytes_are_looked_up(
     paths = [f"file:{each}" for each in sorted(tmp_path.glob("*.parquet"))]
     schema = table.snapshot().scan().to_spark(spark).schema
     lists.clear()
-    rows = sources.open_parquet(
-        spark, paths, schema, location=table.store.location, version=0, sizes=[0] * len(paths)
-    )
+    files = pa.table({SPARK_PATH: paths, "size_bytes": [0] * len(paths)})
+    rows = sources.open_parquet(spark, files, schema, location=table.store.location, version=0)
     assert rows.count() == 2 * FILES
     assert lists == []
 

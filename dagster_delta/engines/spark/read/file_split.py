@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,25 +25,15 @@ MAX_BROADCAST_BYTES = 256 * 1024 * 1024
 """Deletion vectors larger than this on every executor are applied file by file."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileSplit:
-    """The files of a scan by the way they are read.
-
-    Tables of files have the columns of `LIVE_FILE_SCHEMA`; the paths beside them are aligned.
-    """
-
-    plain: pa.Table
-    plain_paths: Sequence[str]
-    """See `spark_path`."""
-    with_vectors: pa.Table
-    vector_paths: Sequence[str]
-    vector_rows: Sequence[int | None]
-    """Physical number of rows of each file with a deletion vector, None if it is unknown."""
-    by_arrow: pa.Table
+SPARK_PATH = "spark_path"
+"""Column of a table of files: see `spark_path`."""
 
 
-def split_files(plan: ReadPlan, columns: StructType, *, native: bool) -> FileSplit:
-    """Assign every file of a plan to the way it is read.
+def split_files(
+    plan: ReadPlan, columns: StructType, *, native: bool
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """The files of a plan, with `SPARK_PATH`, by the way they are read: by Spark alone, by Spark
+    with their deletion vectors beside it, and by the Arrow engine.
 
     `columns`: what is read from the files.
     `native`: whether Spark can read the table's files at all.
@@ -67,15 +55,12 @@ def split_files(plan: ReadPlan, columns: StructType, *, native: bool) -> FileSpl
         by_arrow = _misread(paths) | _without_bytes(paths) | lacking
     if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
         by_arrow |= vectors
-    plain, with_vectors = ~vectors & ~by_arrow, vectors & ~by_arrow
-    return FileSplit(
-        plain=files.filter(pa.array(plain)),
-        plain_paths=paths[plain].tolist(),
-        with_vectors=files.filter(pa.array(with_vectors)),
-        vector_paths=paths[with_vectors].tolist(),
-        vector_rows=_num_rows(files.filter(pa.array(with_vectors))),
-        by_arrow=files.filter(pa.array(by_arrow)),
+    files = files.append_column(SPARK_PATH, pa.array(paths, pa.string()))
+    plain, with_vectors, rest = (
+        files.filter(pa.array(mask))
+        for mask in (~vectors & ~by_arrow, vectors & ~by_arrow, by_arrow)
     )
+    return plain, with_vectors, rest
 
 
 def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
@@ -83,12 +68,6 @@ def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
     present = pc.and_(pc.is_valid(vectors), pc.is_valid(pc.struct_field(vectors, "storage_type")))
     flags: NDArray[np.bool_] = present.to_numpy(zero_copy_only=False).astype(bool)
     return flags
-
-
-def _num_rows(files: pa.Table) -> list[int | None]:
-    """Physical number of rows of each file, as far as the log has it."""
-    rows: list[int | None] = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
-    return rows
 
 
 def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
@@ -122,7 +101,8 @@ def _broadcast_bytes(files: pa.Table) -> int:
     """The most that the deletion vectors of files take when they are broadcast."""
     vectors = files["deletion_vector"].combine_chunks()
     deleted = pc.struct_field(vectors, "cardinality").to_pylist()
+    num_rows = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
     return sum(
         min(count, count if rows is None else -(-rows // CHUNK_ROWS)) * CHUNK_ROWS // 8
-        for count, rows in zip(deleted, _num_rows(files), strict=True)
+        for count, rows in zip(deleted, num_rows, strict=True)
     )

@@ -29,7 +29,7 @@ from dagster_delta.engines.spark.read.file_keys import (
     file_number,
     keys_of_files,
 )
-from dagster_delta.engines.spark.read.file_split import split_files
+from dagster_delta.engines.spark.read.file_split import SPARK_PATH, split_files
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
     are_in_directories,
@@ -141,15 +141,15 @@ class _FrameReader:
 
     def _parts(self) -> Iterator[DataFrame]:
         """The rows of all files, before the filter."""
-        columns = StructType(self._data_fields)
-        files = split_files(self.plan, columns, native=self._is_native())
-        if files.plain.num_rows:
-            yield self._read_native(files.plain, files.plain_paths)
-        if files.with_vectors.num_rows:
-            bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
-            yield self._read_native(files.with_vectors, files.vector_paths, bitmaps)
-        if files.by_arrow.num_rows:
-            yield self._read_by_arrow(files.by_arrow)
+        plain, with_vectors, by_arrow = split_files(
+            self.plan, StructType(self._data_fields), native=self._is_native()
+        )
+        if plain.num_rows:
+            yield self._read_native(plain)
+        if with_vectors.num_rows:
+            yield self._read_native(with_vectors, load_bitmaps(with_vectors, self.plan.store))
+        if by_arrow.num_rows:
+            yield self._read_by_arrow(by_arrow)
 
     @property
     def _position_names(self) -> tuple[str, ...]:
@@ -239,23 +239,19 @@ class _FrameReader:
         path = spark_path(self.plan.store.resolve_uri(sample))
         return can_open(self.session, path, location=self.plan.store.location)
 
-    def _open(self, files: pa.Table, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+    def _open(self, files: pa.Table, *, by_directory: bool) -> DataFrame:
         """The data columns of files, and the partition columns as read from their directories."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
-        # Files with changed rows have no such column.
-        has_times = "modification_time_ms" in files.column_names
         if by_directory:
             for field in directory_read_fields(configuration):
                 schema.add(field)
         return open_parquet(
             self.session,
-            paths,
+            files,
             schema,
             location=self.plan.store.location,
             version=self.plan.version,
-            sizes=files["size_bytes"].to_pylist(),
-            times_ms=files["modification_time_ms"].to_pylist() if has_times else None,
             base_path=self._root if by_directory else None,
             verifies_pages=self.plan.verifies_pages,
         )
@@ -264,15 +260,14 @@ class _FrameReader:
     def _root(self) -> str:
         return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
 
-    def _read_native(
-        self, files: pa.Table, paths: Sequence[str], bitmaps: Sequence[BitMap64] | None = None
-    ) -> DataFrame:
+    def _read_native(self, files: pa.Table, bitmaps: Sequence[BitMap64] | None = None) -> DataFrame:
         """Files that Spark reads, without the rows that their deletion vectors delete."""
+        paths = files[SPARK_PATH].to_pylist()
         configuration, functions = self.plan.configuration, self._functions
         values = partition_table(files, self._partition_fields, configuration)
         is_one = are_equal(values)
         by_directory = not is_one and are_in_directories(files, paths, self._root, configuration)
-        rows = self._with_positions(self._open(files, paths, by_directory=by_directory))
+        rows = self._with_positions(self._open(files, by_directory=by_directory))
         metadata = rows.metadataColumn("_metadata")
         partitions: dict[str, Column] = {}
         if bitmaps is not None or not (is_one or by_directory):

@@ -33,6 +33,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.object_store import ObjectStore
@@ -107,14 +108,12 @@ def _without_marked(rows: DataFrame, name: str, chunks: Sequence[Chunk]) -> Data
     return rows.join(functions.broadcast(marked), is_marked, "left_anti")
 
 
-def load_bitmaps(
-    files: pa.Table, store: ObjectStore, num_rows: Sequence[int | None]
-) -> list[BitMap64]:
+def load_bitmaps(files: pa.Table, store: ObjectStore) -> list[BitMap64]:
     """The deletion vector of each file.
 
     `files`: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`, all with a deletion vector.
-    `num_rows`: physical number of rows of each file, None if the log does not have it.
     """
+    num_rows = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
     vectors = [DeletionVectorDescriptor(**file) for file in files["deletion_vector"].to_pylist()]
     paths = [decode_path(file) for file in files["path"].to_pylist()]
     loader = DeletionVectorLoader(store, vectors)

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types
 
+from dagster_delta.engines.spark.read.file_split import SPARK_PATH
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
     missing_data_file,
@@ -55,15 +58,17 @@ def takes_lists(session: SparkSession) -> bool:
     return (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() != "true"
 
 
-def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> bytes:
+def list_files(files: pa.Table) -> bytes:
     """A list of files. Local files get their actual size: Spark reads no row group that begins
     beyond the listed size; a missing one raises FileNotFoundError.
 
-    `paths`: see `spark_path`; each once.
-    `times_ms`: when each file was made, as the log has it, in milliseconds since 1970.
+    `files`: as for `open_parquet`.
     """
-    entries = (_entry(*entry) for entry in zip(paths, sizes, times_ms, strict=True))
-    return b"\n".join([b"v1", *entries])
+    columns = [files[SPARK_PATH].to_pylist(), files["size_bytes"].to_pylist()]
+    # Files with changed rows have no such column.
+    has_times = "modification_time_ms" in files.column_names
+    times_ms = files["modification_time_ms"].to_pylist() if has_times else [None] * len(files)
+    return b"\n".join([b"v1", *map(_entry, *columns, times_ms)])
 
 
 @contextmanager
@@ -165,21 +170,18 @@ _first_settings: dict[str, Mapping[str, str]] = {}
 
 def open_parquet(
     session: SparkSession,
-    paths: Sequence[str],
+    files: pa.Table,
     schema: spark_types.StructType,
     *,
     location: StoreLocation,
     version: int,
-    sizes: Sequence[int] | None = None,
-    times_ms: Sequence[int | None] | None = None,
     base_path: str | None = None,
     verifies_pages: bool = True,
 ) -> DataFrame:
     """The rows of Parquet files under one schema.
 
-    `paths`: see `spark_path`; each once.
-    `sizes`: size of each file in bytes, if the log has it: many files then need no lookup.
-    `times_ms`: creation time of each file, likewise, for queries of `_metadata`.
+    `files`: `pa.Table` with the column `SPARK_PATH`, each path once, and with the size of each file
+    and, if the log has it, its modification time: many files then need no lookup.
     `base_path`: where partition directories begin, if columns of the schema are read from them.
     `verifies_pages`: whether to verify Parquet page checksums; if not, the session decides.
 
@@ -189,24 +191,25 @@ def open_parquet(
     reader = _reader(session, schema, location)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
+    paths = files[SPARK_PATH].to_pylist()
     looked_up = MAX_LOOKED_UP if scheme_of(paths[0]) in _BUILT_IN_SCHEMES else 0
-    if sizes is not None and len(paths) > looked_up and _can_list(session, sizes, base_path):
+    if len(paths) > looked_up and _can_list(session, files, base_path):
         try:
-            files = list_files(paths, sizes, times_ms or [None] * len(paths))
+            entries = list_files(files)
         except FileNotFoundError as error:
             raise missing_data_file(error.filename, table=location.uri, version=version) from error
         except OSError:
             # This process may not access the file: Spark can, or reports the error.
             listed = None
         else:
-            listed = _load_list(reader, files, has_partitions=base_path is not None)
+            listed = _load_list(reader, entries, has_partitions=base_path is not None)
         if listed is not None:
             return listed
     reader = reader.option("recursiveFileLookup", "false")
     if base_path is not None:
         reader = reader.option("basePath", base_path)
     try:
-        return reader.load(list(paths))
+        return reader.load(paths)
     except Exception as error:
         failure = read_failure(error, table=location.uri, version=version)
         if failure is None:
@@ -223,9 +226,9 @@ def _reader(
     return reader
 
 
-def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None) -> bool:
+def _can_list(session: SparkSession, files: pa.Table, base_path: str | None) -> bool:
     # Spark silently skips a listed file of zero bytes.
-    if min(sizes) <= 0 or not takes_lists(session):
+    if pc.min(files["size_bytes"]).as_py() <= 0 or not takes_lists(session):
         return False
     # Spark reads every directory above a file as a partition, up to the first without a value.
     return base_path is None or "=" not in base_path.rpartition("/")[2]
