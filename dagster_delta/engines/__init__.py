@@ -1,18 +1,31 @@
-"""How rows are read and written."""
+"""How rows are read and written, and which engine an operation uses: chosen by name or by the type
+of the data, and imported only then.
+"""
 
-from dagster_delta.engines.choose import (
-    change_engine,
-    embedded_engine,
-    engine_for,
-    engine_for_changes,
-    spark_engine,
-    universal_engine,
-)
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.active_session import (
     active_spark_session,
     is_spark_frame,
     session_time_zone,
 )
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.storage.locations import scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.engines.engine import Engine
+    from dagster_delta.engines.spark.engine import SparkEngine
+    from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.storage.object_store import ObjectStore
+
 
 __all__ = [
     "active_spark_session",
@@ -25,3 +38,90 @@ __all__ = [
     "spark_engine",
     "universal_engine",
 ]
+
+
+def engine_for(
+    data: object, name: str | None = None, *, memory_limit: int | str | None = None
+) -> Engine:
+    """The engine that serves a value: Spark for its own frames, Arrow for everything else.
+
+    Args:
+        data: the value; only its class is checked, so nothing is imported to decide.
+        name: "arrow" or "spark" to override the choice; None to choose by the value.
+        memory_limit: of the embedded engine, as for `MemoryBudget.of`.
+
+    Raises:
+        InvalidArgument: no engine has that name; or Spark is to keep a memory limit.
+    """
+    if name is None:
+        name = "spark" if active_session.is_spark_frame(data) else "arrow"
+    match name:
+        case "arrow":
+            return embedded_engine(memory_limit)
+        case "spark":
+            if memory_limit is not None:
+                raise InvalidArgument(
+                    "memory_limit is for the embedded engine: leave it out, and set "
+                    "spark.executor.memory, or spark.driver.memory of a local session"
+                )
+            return spark_engine(getattr(data, "sparkSession", None))
+    raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
+
+
+def embedded_engine(
+    memory_limit: int | str | None = None, *, time_zone: str | None = None
+) -> ArrowEngine:
+    """The engine of this process.
+
+    Args:
+        memory_limit: as for `MemoryBudget.of`.
+        time_zone: of its statements; by default that of the Spark session of this process.
+    """
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+
+    known = None if time_zone is None else partial(str, time_zone)
+    return ArrowEngine(memory_limit, find_time_zone=known or active_session.session_time_zone)
+
+
+def spark_engine(session: SparkSession | None = None) -> SparkEngine:
+    """The distributed engine.
+
+    Args:
+        session: classic or Connect; by default the active one, which is looked up at use.
+    """
+    from dagster_delta.engines.spark.engine import SparkEngine
+
+    return SparkEngine(session)
+
+
+def change_engine(name: str | None) -> Engine | None:
+    """The engine with the caller's name for it; None if no name was given.
+
+    Raises:
+        InvalidArgument: no engine has that name.
+    """
+    return None if name is None else engine_for(None, name)
+
+
+def engine_for_changes(
+    expressions: Iterable[SqlExpression], store: ObjectStore, time_zone: str
+) -> Engine:
+    """The engine that changes rows by some expressions in a time zone: Spark if only Spark
+    evaluates them exactly and there is a session, Arrow otherwise.
+    """
+    try:
+        for expression in expressions:
+            expression.check_embeddable()
+    except UnsupportedExpression:
+        return universal_engine(store) or embedded_engine(time_zone=time_zone)
+    return embedded_engine(time_zone=time_zone)
+
+
+def universal_engine(store: ObjectStore) -> Engine | None:
+    """The engine that evaluates every expression: Spark, if this process has a session and the
+    executors can read the table; else None.
+    """
+    if scheme_of(store.location.uri) == "memory":
+        return None
+    session = active_session.active_spark_session()
+    return None if session is None else spark_engine(session)
