@@ -31,7 +31,6 @@ def _ours(read: Callable[[Any], object], name: str = "table") -> Any:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
         from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-        from dagster_delta.sql import evaluation  # noqa: F401
         from dagster_delta.sql.expressions import parse_expression
 
         # Imports are not timed, and the parser of filters makes some of its own.

@@ -74,7 +74,7 @@ class ReadTask:
             files = pa.Table.from_batches([batch]).select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
             plan = msgspec.structs.replace(self.plan, files=files)
             if self.with_positions:
-                keys = np.from_dlpack(batch.column(KEY_FIELD.name))
+                keys: NDArray[np.int64] = np.from_dlpack(batch.column(KEY_FIELD.name))
                 yield from _read_with_positions(plan, keys)
             else:
                 yield from ArrowEngine().read(plan)
