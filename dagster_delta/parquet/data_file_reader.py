@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
@@ -146,6 +147,9 @@ class DataFileReader:
     def open(self, file: DataFile) -> OpenedFile:
         """The file with its footer and its deletion vector."""
         with self.naming(file):
+            if file.selection is not None:
+                selected = self._vectors.load(file.selection, data_file=file.path)
+                file = replace(file, selected=selected)
             whole = self._small_file(file)
             store = self._store if isinstance(self._store, RangeStore) else None
             if whole is not None:

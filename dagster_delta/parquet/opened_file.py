@@ -82,7 +82,9 @@ class DataFile(msgspec.Struct, frozen=True):
     ordinal: int = 0
     """Its index among the files that are read together."""
     selected: BitMap64 | None = None
-    """Indexes of the live rows to read; None for all."""
+    """Indexes of the rows to read, if they are live; None for all."""
+    selection: DeletionVectorDescriptor | None = None
+    """Where `selected` is stored, if it is not known before the file is opened."""
     hidden: BitMap64 | None = None
     """Indexes of rows to skip besides the deleted ones."""
     base_row_id: int | None = None
@@ -93,22 +95,24 @@ class DataFile(msgspec.Struct, frozen=True):
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> DataFile:
         """The file of one row of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it."""
-        vector = row.get("deletion_vector")
+        vector, selection = row.get("deletion_vector"), row.get("selection")
         return cls(
             path=decode_path(row["path"]),
             size_bytes=row["size_bytes"],
             partition_values=dict(row["partition_values"] or ()),
             deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+            selection=None if selection is None else DeletionVectorDescriptor(**selection),
             base_row_id=row.get("base_row_id"),
             default_row_commit_version=row.get("default_row_commit_version"),
         )
 
 
 def data_files(files: pa.Table) -> Iterator[DataFile]:
-    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
-    names = [*_NEEDED_COLUMNS, *(name for name in ROW_ID_COLUMNS if name in files.column_names)]
-    needed = files.select(names)
-    for ordinal, row in enumerate(file_rows(needed)):
+    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA` or `CHANGE_FILE_SCHEMA`,
+    numbered in order.
+    """
+    optional = (name for name in (*ROW_ID_COLUMNS, "selection") if name in files.column_names)
+    for ordinal, row in enumerate(file_rows(files.select([*_NEEDED_COLUMNS, *optional]))):
         yield replace(DataFile.from_row(row), ordinal=ordinal)
 
 

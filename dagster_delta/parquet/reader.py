@@ -82,11 +82,13 @@ def read_ahead(
 
 
 def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
-    """The deletion vectors that the files of a `pyarrow.Table` have."""
-    column = files.column("deletion_vector")
-    if column.null_count == len(column):
-        return ()
-    return [DeletionVectorDescriptor(**vector) for vector in pc.drop_null(column).to_pylist()]
+    """The deletion vectors that the files of a `pyarrow.Table` have, and their selections."""
+    found = []
+    for name in {"deletion_vector", "selection"}.intersection(files.column_names):
+        column = files.column(name)
+        if column.null_count < len(column):
+            found += pc.drop_null(column).to_pylist()
+    return [DeletionVectorDescriptor(**vector) for vector in found]
 
 
 def _is_little(store: ObjectStore, files: pa.Table) -> bool:

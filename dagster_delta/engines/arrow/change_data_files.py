@@ -12,23 +12,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ChangeFileSet, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.parquet.data_file_reader import DataFileReader
-from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.opened_file import DataFile, file_rows
+from dagster_delta.parquet.opened_file import data_files, file_rows
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.parquet.writer import DataFileWriter
-from dagster_delta.protocol.actions import AddCDCFile, AddFile, DeletionVectorDescriptor
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import (
     CHANGE_TYPE_COLUMN,
     RowChangeType,
@@ -92,43 +88,22 @@ def read_changes(
 def _sources(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[BatchSource]:
-    streams = [_ChangeFileReader(store, changes, columns).versioned_sources() for changes in sets]
+    streams = [_versioned_sources(store, changes, columns) for changes in sets]
     for _, source in heapq.merge(*streams, key=lambda versioned: versioned[0]):
         yield source
 
 
-class _ChangeFileReader:
-    def __init__(self, store: ObjectStore, changes: ChangeFileSet, columns: Sequence[str]) -> None:
-        self._files = changes.files
-        self._reader = DataFileReader(
-            store,
-            changes.configuration,
-            columns,
-            where=changes.where,
-            expected_vectors=deletion_vectors_of(
-                pc.filter(changes.files, pc.is_null(changes.files["selection"]))
-            ),
-        )
-        selections = DeletionVectorLoader(store)
-        # A file that lost rows and got others back occurs twice, with the same two vectors.
-        self._load = lru_cache(maxsize=2)(
-            lambda vector, data_file: selections.load(vector, data_file=data_file)
-        )
-
-    def versioned_sources(self) -> Iterator[tuple[int, BatchSource]]:
-        for row in file_rows(self._files):
-            file = self._data_file(row)
-            if file is not None:
-                for source in self._reader.sources([file]):
-                    yield row["commit_version"], source
-
-    def _data_file(self, row: dict[str, Any]) -> DataFile | None:
-        """The file with the rows to read; None if there are none."""
-        file = DataFile.from_row(row)
-        if row["selection"] is None:
-            return file
-        selection = DeletionVectorDescriptor(**row["selection"])
-        selected = self._load(selection, file.path)
-        if file.deletion_vector is not None:
-            selected = selected - self._load(file.deletion_vector, file.path)
-        return replace(file, deletion_vector=None, selected=selected) if selected else None
+def _versioned_sources(
+    store: ObjectStore, changes: ChangeFileSet, columns: Sequence[str]
+) -> Iterator[tuple[int, BatchSource]]:
+    reader = DataFileReader(
+        store,
+        changes.configuration,
+        columns,
+        where=changes.where,
+        expected_vectors=deletion_vectors_of(changes.files),
+    )
+    versions = file_rows(changes.files.select(["commit_version"]))
+    for file, row in zip(data_files(changes.files), versions, strict=True):
+        for source in reader.sources([file]):
+            yield row["commit_version"], source

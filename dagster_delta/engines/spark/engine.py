@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from dagster_delta.engines.plans import (
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
 from dagster_delta.engines.spark.changes.row_changes import find_matches, rewrite_rows
 from dagster_delta.engines.spark.log_planner import SparkLogPlanner
-from dagster_delta.engines.spark.read.changes import read_changes
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.errors import spark_failures
@@ -84,7 +84,22 @@ class SparkEngine:
         self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
     ) -> DataFrame:
         """The changed rows of all sets, in no order. Raises as `Engine` says."""
-        return read_changes(self._session_for(store), store, sets, columns)
+        session = self._session_for(store)
+        frames = [
+            read_frame(
+                session,
+                ReadPlan(
+                    store,
+                    max(changes.files["commit_version"].to_pylist(), default=0),
+                    changes.configuration,
+                    changes.files,
+                    tuple(columns),
+                    changes.where,
+                ),
+            )
+            for changes in [found for found in sets if found.files.num_rows] or sets[:1]
+        ]
+        return reduce(lambda left, right: left.union(right), frames)
 
     def rows_of(self, data: object) -> DataFrame:
         """The rows of a value as a DataFrame: a DataFrame unchanged, other values as Arrow,

@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
 from dagster_delta.engines.spark.read.read_tasks import (
-    FILE_SCHEMA,
     PART_SCHEMA,
     LogTask,
+    listed_files,
 )
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
@@ -79,13 +79,13 @@ class SparkLogPlanner:
 
         `plan`: the read; its files are ignored.
         """
-        schema = from_arrow_schema(FILE_SCHEMA)
-        named = frame_of(self.session, logged.added.select(FILE_SCHEMA.names), schema)
+        added = listed_files(logged.added)
+        named = frame_of(self.session, added, from_arrow_schema(added.schema))
         num_tasks = -(-logged.added.num_rows // _TASK_FILES)
         files = self._checkpointed_files(logged, predicate)
         if files is not None:
             num_tasks += self._num_tasks(files)
-            named = files.select(*FILE_SCHEMA.names).union(named)
+            named = files.select(*added.column_names).union(named)
         spread = named.repartition(max(1, min(num_tasks, _MAX_TASKS)))
         return read_listed_files(self.session, plan, spread)
 

@@ -53,6 +53,8 @@ def split_files(
         nested = StructType(tuple(field for field in columns if inner_types(field.data_type)))
         lacking = may_lack(files, nested, mode).to_numpy(zero_copy_only=False)
         by_arrow = _misread(paths) | _without_bytes(paths) | lacking
+        if "selection" in files.column_names:
+            by_arrow |= pc.is_valid(files["selection"]).to_numpy()
     if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
         by_arrow |= vectors
     files = files.append_column(SPARK_PATH, pa.array(paths, pa.string()))

@@ -26,6 +26,7 @@ from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.checkpoint.batches import batches_of_part
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.change_data import CHANGE_FILE_SCHEMA
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.statistics.skipping import skip_files, skipping_columns
@@ -50,13 +51,22 @@ def decode_table(data: bytes) -> pa.Table:
 
 FILE_SCHEMA = pa.schema(
     [
-        LIVE_FILE_SCHEMA.field(name)
-        for name in ("path", "size_bytes", "partition_values", "deletion_vector")
+        *(
+            LIVE_FILE_SCHEMA.field(name)
+            for name in ("path", "size_bytes", "partition_values", "deletion_vector")
+        ),
+        CHANGE_FILE_SCHEMA.field("selection"),
     ]
 )
-"""Input of a read task: one live file per row."""
+"""Input of a read task: one file per row; live files have no `selection`."""
 KEY_FIELD = pa.field("key", pa.int64())
 """The column after them if the rows have positions, see `keys_of_files`."""
+
+
+def listed_files(files: pa.Table) -> pa.Table:
+    """A `pa.Table` of files with the columns of `FILE_SCHEMA` alone."""
+    schema = pa.schema([field for field in FILE_SCHEMA if field.name in files.column_names])
+    return files.select(schema.names).cast(schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class ReadTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The live rows of the files in batches of `FILE_SCHEMA`."""
         for batch in batches:
-            files = pa.Table.from_batches([batch]).select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
+            files = listed_files(pa.Table.from_batches([batch]))
             plan = msgspec.structs.replace(self.plan, files=files)
             if self.with_positions:
                 keys: NDArray[np.int64] = np.from_dlpack(batch.column(KEY_FIELD.name))

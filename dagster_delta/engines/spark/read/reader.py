@@ -43,6 +43,7 @@ from dagster_delta.engines.spark.read.read_tasks import (
     FILE_SCHEMA,
     KEY_FIELD,
     ReadTask,
+    listed_files,
 )
 from dagster_delta.engines.spark.read.row_positions import (
     load_bitmaps,
@@ -312,7 +313,7 @@ class _FrameReader:
 
     def _read_by_arrow(self, files: pa.Table) -> DataFrame:
         """Files that the Arrow engine reads on the executors."""
-        named, plan = files.select(FILE_SCHEMA.names), self.plan
+        named, plan = listed_files(files), self.plan
         if self.with_positions:
             named = named.append_column(KEY_FIELD, index_of(keys_of_files(files, plan.store)))
         listed = frame_of(self.session, named, from_arrow_schema(named.schema))
