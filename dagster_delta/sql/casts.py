@@ -12,13 +12,7 @@ from typing import TypeAlias
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.literals import (
-    BeyondPython,
-    parse_date,
-    parse_instant,
-    parse_timestamp,
-    to_float,
-)
+from dagster_delta.sql.literals import BeyondPython, parse_moment, to_float
 from dagster_delta.sql.text_values import read_text
 from dagster_delta.sql.time_zone import UTC, ZONE, instant, local_time
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
@@ -301,15 +295,8 @@ def _fold_decimal(value: Decimal, target: DecimalType) -> Literal | None:
 
 def _fold_text(text: str, target: DataType) -> Literal | None:
     match str(target):
-        case "date":
-            return Literal(parse_date(text), target)
-        case "timestamp":
-            return Literal(parse_instant(text), target)
-        case "timestamp_ntz":
-            moment, has_zone = parse_timestamp(text)
-            if has_zone:
-                raise BeyondPython(text)
-            return Literal(moment.replace(tzinfo=None), target)
+        case "date" | "timestamp" | "timestamp_ntz":
+            return Literal(parse_moment(text, target), target)
         case "binary":
             return Literal(text.encode(), target)
         case _:

@@ -15,7 +15,7 @@ from dagster_delta.sql.text_values import fixed_offset_us, read_day, read_local_
 from dagster_delta.sql.time_zone import instant_of
 from dagster_delta.sql.tokens import Token, syntax_error
 from dagster_delta.sql.typed import Literal
-from dagster_delta.sql.types import decimal_of
+from dagster_delta.sql.types import DATE, TIMESTAMP_NTZ, decimal_of
 
 _MICROS = {
     "hour": 3_600_000_000,
@@ -126,18 +126,6 @@ def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
     return PrimitiveType(TYPE_NAMES[name])
 
 
-def decimal_literal_type(value: Decimal) -> DecimalType:
-    """The type that Spark gives to a decimal constant.
-
-    Raises:
-        BeyondPython: it has more than 38 digits.
-    """
-    data_type = decimal_of(value)
-    if data_type is None:
-        raise BeyondPython(f"{value} has more than 38 digits")
-    return data_type
-
-
 def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:
     """The constant of a number literal.
 
@@ -167,11 +155,12 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:
                 return Literal(int(text), PrimitiveType(name))
     try:
         decimal = Decimal(text)
-        return Literal(decimal, decimal_literal_type(decimal))
     except InvalidOperation:
         syntax_error(sql, token.position, f"{text} does not fit a decimal")
-    except BeyondPython as error:
-        syntax_error(sql, token.position, str(error))
+    data_type = decimal_of(decimal)
+    if data_type is None:
+        syntax_error(sql, token.position, f"{decimal} has more than 38 digits")
+    return Literal(decimal, data_type)
 
 
 def to_float(value: float) -> float:
@@ -183,46 +172,29 @@ def to_float(value: float) -> float:
     return narrowed
 
 
-def parse_date(text: str) -> dt.date:
-    """The date that Spark reads from a text.
+def parse_moment(text: str, data_type: DataType) -> dt.date:
+    """The date, or the time with or without a zone, that Spark reads from a text. Digits beyond
+    microseconds are dropped.
 
     Raises:
-        BeyondPython: Spark reads it, but it is outside the years 1 to 9999.
-        ValueError: it is not a date.
+        BeyondPython: Spark may read it, but it is outside the years 1 to 9999, has no date, names a
+            zone other than an offset, or names one for a type without.
+        ValueError: it is not of the type.
     """
     try:
-        return _EPOCH.date() + dt.timedelta(days=read_day(text))
-    except OverflowError:
-        raise BeyondPython(text) from None
-
-
-def parse_instant(text: str) -> dt.datetime:
-    """The instant that Spark reads from a text. Raises as `parse_timestamp` does."""
-    moment, has_zone = parse_timestamp(text)
-    try:
-        return moment if has_zone else instant_of(moment.replace(tzinfo=None))
-    except OverflowError:
-        raise BeyondPython(text) from None
-
-
-def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
-    """The instant that Spark reads from a text in UTC, and whether the text names a zone.
-
-    Digits beyond microseconds are dropped.
-
-    Raises:
-        BeyondPython: Spark may read it, but it is outside the years 1 to 9999, has no date, or
-            names a zone other than an offset.
-        ValueError: it is not a timestamp.
-    """
-    if _WITHOUT_DATE.match(text):
-        raise BeyondPython(text)
-    micros, zone = read_local_time(text)
-    # Rules of regions change, and Spark has its own.
-    offset = 0 if zone is None else fixed_offset_us(zone)
-    if offset is None:
-        raise BeyondPython(text)
-    try:
-        return _EPOCH + dt.timedelta(microseconds=micros - offset), zone is not None
+        if data_type == DATE:
+            return _EPOCH.date() + dt.timedelta(days=read_day(text))
+        if _WITHOUT_DATE.match(text):
+            raise BeyondPython(text)
+        micros, zone = read_local_time(text)
+        # Rules of regions change, and Spark has its own.
+        offset = 0 if zone is None else fixed_offset_us(zone)
+        if offset is None or (zone is not None and data_type == TIMESTAMP_NTZ):
+            raise BeyondPython(text)
+        moment = _EPOCH + dt.timedelta(microseconds=micros - offset)
+        if zone is not None:
+            return moment
+        local = moment.replace(tzinfo=None)
+        return local if data_type == TIMESTAMP_NTZ else instant_of(local)
     except OverflowError:
         raise BeyondPython(text) from None

@@ -16,12 +16,11 @@ import msgspec
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.literals import (
     INTERVAL_UNITS,
+    TYPE_NAMES,
     BeyondPython,
     interval_of,
     number_literal,
-    parse_date,
-    parse_instant,
-    parse_timestamp,
+    parse_moment,
     type_from_words,
 )
 from dagster_delta.sql.tokens import GrammarUnknown, Token, TokenCursor, syntax_error, tokenize
@@ -533,15 +532,9 @@ def _typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
     kind = word.text.upper()
     try:
         match kind:
-            case "DATE":
-                return Literal(parse_date(text), PrimitiveType("date"))
-            case "TIMESTAMP" | "TIMESTAMP_LTZ":
-                return Literal(parse_instant(text), PrimitiveType("timestamp"))
-            case "TIMESTAMP_NTZ":
-                value, has_zone = parse_timestamp(text)
-                if has_zone:
-                    return Opaque("a TIMESTAMP_NTZ literal with a time zone", ())
-                return Literal(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
+            case "DATE" | "TIMESTAMP" | "TIMESTAMP_LTZ" | "TIMESTAMP_NTZ":
+                data_type = PrimitiveType(TYPE_NAMES[kind.lower()])
+                return Literal(parse_moment(text, data_type), data_type)
             case "X":
                 return Literal(
                     bytes.fromhex(text.rjust(len(text) + len(text) % 2, "0")),

@@ -32,33 +32,22 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_value
-from dagster_delta.sql.evaluator import column_at
-from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.tokens import quote
-from dagster_delta.sql.typed import Column
 
 _MAX_EXAMPLES = 5
-
-
-def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
-    """The value for each row, as one `pyarrow.Array`."""
-    if isinstance(value.typed, Column):
-        # The SQL engine only gets the nulls of nested columns.
-        return column_at(rows, value.typed.path)
-    return value.evaluate(rows)
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:
     """The new value of a column for each row, as one `pyarrow.Array`."""
     try:
-        return compute(assignment.value, rows)
+        return assignment.value.evaluate(rows)
     except InvalidArgument as error:
         if assignment.uncast is None:
             raise
-        values = compute(assignment.uncast, rows)
+        values = assignment.uncast.evaluate(rows)
         places = failing_places(
-            lambda start, stop: compute(assignment.value, rows.slice(start, stop - start)),
+            lambda start, stop: assignment.value.evaluate(rows.slice(start, stop - start)),
             (InvalidArgument,),
             range(rows.num_rows),
             _MAX_EXAMPLES,
@@ -116,7 +105,7 @@ class ComputedColumns:
         """
         if not self._assignments or not rows.num_rows:
             return {field.name: pa.nulls(0, field.type) for field in to_arrow_schema(self._fields)}
-        arrays = [compute(assignment.value, rows) for assignment in self._assignments]
+        arrays = [assignment.value.evaluate(rows) for assignment in self._assignments]
         source = pa.RecordBatch.from_arrays(arrays, names=list(self.names))
         fitted = assign_rows(source, self._fields, table=self._table)
         return dict(zip(self.names, fitted.columns, strict=True))
@@ -255,7 +244,7 @@ class RowUpdate:
             for assignment in own
         }
         structs = source_structs(own, field.name).items()
-        nulls = {path: compute(struct, scope).is_null() for path, struct in structs}
+        nulls = {path: struct.evaluate(scope).is_null() for path, struct in structs}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
 

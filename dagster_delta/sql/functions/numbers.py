@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dagster_delta.protocol.schema import DecimalType
 from dagster_delta.sql.casts import cast, duckdb_type, raising
 from dagster_delta.sql.functions.function import UNLESS_NULL, Function, refused_type
-from dagster_delta.sql.literals import decimal_literal_type, shifted
+from dagster_delta.sql.literals import shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     DATE,
@@ -20,6 +20,7 @@ from dagster_delta.sql.types import (
     LONG,
     VOID,
     common_type,
+    decimal_of,
     decimal_of_integral,
     is_integral,
     is_numeric,
@@ -98,7 +99,7 @@ def _as_decimal(operand: Typed) -> Typed:
     if isinstance(data_type, DecimalType):
         return operand
     if isinstance(operand, Literal) and operand.is_written and isinstance(operand.value, int):
-        return cast(operand, decimal_literal_type(Decimal(operand.value)))
+        return cast(operand, decimal_of(Decimal(operand.value)) or VOID)
     return cast(operand, decimal_of_integral(data_type))
 
 
