@@ -197,19 +197,15 @@ class RowUpdate:
     def __init__(
         self, assignments: Sequence[Assignment], spec: WriteSpec, schema: StructType
     ) -> None:
-        table, zone = spec.location.uri, spec.time_zone
         for assignment in assignments:
             check_computable(assignment)
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
-        generated = spec.values.generated
-        self._generated = ComputedColumns(generated, schema, schema, table=table, zone=zone)
-        self._table, self._schema = table, schema
-        assigned = tuple(self._by_column)
-        self.columns = (*assigned, *self._generated.names)
+        self._completion = RowCompletion(spec, schema, IdentityNumbers())
+        self._table, self._schema = spec.location.uri, schema
+        self.columns = (*self._by_column, *spec.values.columns)
         """Logical names of the top-level columns that change."""
-        self._changed = StructType(tuple(schema.field(name) for name in assigned))
         self._constraints = ConstraintCheck(spec, schema)
 
     def apply(
@@ -220,18 +216,18 @@ class RowUpdate:
         `computed_from`: input of the values, row for row; by default the rows.
         """
         scope = rows if computed_from is None else computed_from
-        new_values = {field.name: self._new_values(rows, scope, field) for field in self._changed}
+        new_values = {
+            name: self._new_values(rows, scope, self._schema.field(name))
+            for name in self._by_column
+        }
         # The rows include the other columns, which an error shows too.
-        names = rows.schema.names
+        given = self._completion.given
         source = pa.RecordBatch.from_arrays(
-            [new_values.get(name, rows.column(name)) for name in names], names=names
+            [new_values.get(name, rows.column(name)) for name in given.names],
+            names=list(given.names),
         )
-        assigned = assign_rows(source, self._schema, table=self._table)
-        changed = {name: assigned.column(name) for name in self._changed.names}
-        updated = _with_columns(rows, changed)
-        if self._generated.names:
-            updated = _with_columns(updated, self._generated.compute(updated))
-        return self._constraints.checked(updated)
+        assigned = assign_rows(source, given, table=self._table)
+        return self._constraints.checked(self._completion.complete(assigned))
 
     def _new_values(
         self, rows: pa.RecordBatch, scope: pa.RecordBatch, field: StructField
@@ -247,15 +243,6 @@ class RowUpdate:
         nulls = {path: struct.evaluate(scope).is_null() for path, struct in structs}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
-
-
-def _with_columns(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The rows with new values in some columns."""
-    arrays = [
-        columns.get(name, array)
-        for name, array in zip(rows.schema.names, rows.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
 def _with_fields(
