@@ -101,30 +101,18 @@ def in_table(node: Typed) -> Typed:
     return with_paths(node, lambda path: path[1:])
 
 
-def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
-    """The predicate for the target's side of a key to be equal to one of many values."""
+def key_predicate(key: JoinKey, values: pa.ChunkedArray, *, are_bounds: bool = False) -> Predicate:
+    """The predicate for the target's side of a key to be equal to one of many values.
+
+    `are_bounds`: whether the values are only the least and the greatest ones, and null if there is
+    one.
+    """
     known = pc.drop_null(values)
-    predicate = _equal_to_any(key, known)
+    predicate = _equal_to_any(key, known, are_bounds=are_bounds)
     if key.nulls_match and len(known) < len(values):
         column = _key_column(key)
         return Unknown("a computed key") if column is None else Or((predicate, IsNull(column)))
     return predicate
-
-
-def bounds_predicate(key: JoinKey, bounds: pa.Array, *, has_nulls: bool) -> Predicate:
-    """The predicate for the target's side of a key to be equal to a value between two bounds.
-
-    `bounds`: `pyarrow.Array` of the least and the greatest value of the source's side; nulls if it
-    has none.
-    """
-    column, known = _key_column(key), pc.drop_null(bounds)
-    if column is None:
-        return Unknown("a computed key")
-    found: Predicate = Constant(False)
-    if len(known):
-        least, greatest = bounds.to_pylist()
-        found = _between(column, least, greatest, key)
-    return Or((found, IsNull(column))) if has_nulls and key.nulls_match else found
 
 
 def _key_column(key: JoinKey) -> tuple[str, ...] | None:
@@ -135,16 +123,7 @@ def _key_column(key: JoinKey) -> tuple[str, ...] | None:
     return None
 
 
-def _between(column: tuple[str, ...], least: object, greatest: object, key: JoinKey) -> Predicate:
-    return And(
-        (
-            Comparison(column, ">=", least, key.data_type),
-            Comparison(column, "<=", greatest, key.data_type),
-        )
-    )
-
-
-def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
+def _equal_to_any(key: JoinKey, known: pa.ChunkedArray, *, are_bounds: bool) -> Predicate:
     if not len(known):
         return Constant(False)
     column, data_type = _key_column(key), key.data_type
@@ -158,10 +137,15 @@ def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
         distinct = pc.unique(known.slice(0, _MAX_LISTED_VALUES + 1))
         if len(distinct) <= _MAX_LISTED_VALUES:
             distinct = pc.unique(known)
-        if len(distinct) <= _MAX_LISTED_VALUES:
+        if len(distinct) <= _MAX_LISTED_VALUES and not are_bounds:
             return In(column, tuple(distinct.to_pylist()), data_type)
         bounds = pc.min_max(known).as_py()
     except (ValueError, OverflowError, pa.ArrowNotImplementedError):
         # For example, dates outside the years of Python's datetime.
         return Unknown("keys without bounds")
-    return _between(column, bounds["min"], bounds["max"], key)
+    return And(
+        (
+            Comparison(column, ">=", bounds["min"], data_type),
+            Comparison(column, "<=", bounds["max"], data_type),
+        )
+    )

@@ -45,7 +45,6 @@ from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, Merge
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,
     MergeCondition,
-    bounds_predicate,
     key_predicate,
 )
 from dagster_delta.engines.statements.merge_plan import (
@@ -74,7 +73,7 @@ ROW_NUMBER = "__delta_source_row"
 """Column of the frame: a unique number of the row, in no order."""
 
 _MAX_LISTED_ROWS = 20_000
-_FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
+_SIDES = ("min", "max")
 _UNBOUNDED = (PrimitiveType("binary"), PrimitiveType("variant"), PrimitiveType("void"))
 
 
@@ -170,15 +169,10 @@ def _predicates(
         if listed is not None:
             yield key_predicate(key, listed[f"key_{index}"].cast(data_type))
             continue
-        bounds = pa.concat_arrays(
-            [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in ("min", "max")]
-        )
-        # NaN is the greatest value, and the bounds of files do not include it.
-        if key.data_type in _FLOATS and bounds[1].as_py() != bounds[1].as_py():
-            yield Unknown("NaN as a key")
-            continue
-        has_nulls = found[f"count_{index}"][0].as_py() < found["rows"][0].as_py()
-        yield bounds_predicate(key, bounds, has_nulls=has_nulls)
+        values = [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in _SIDES]
+        if found[f"count_{index}"][0].as_py() < found["rows"][0].as_py():
+            values.append(pa.nulls(1, data_type))
+        yield key_predicate(key, pa.chunked_array(values), are_bounds=True)
 
 
 _MAX_EXAMPLES = 5
