@@ -221,7 +221,7 @@ class OpenedFile:
         if self.is_remote or not expandable:
             # Checking a dictionary costs a round trip.
             return repetitive
-        reader = open_parquet(self.handle, footer=self.footer, dictionaries=expandable)
+        reader = self._open(self.handle, expandable, buffer_size=STREAM_BYTES)
         first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
         # The columns of a batch are in the order of the file.
         entries = zip(sorted(expandable), first.columns if first is not None else (), strict=False)
@@ -239,55 +239,45 @@ class OpenedFile:
         or, while others hold too many bytes, read in large pieces.
         """
         ranges = self.remote_ranges(group, parquet_columns)
-        options = {
-            "footer": self.footer,
-            "dictionaries": dictionaries,
-            "verifies_pages": self.verifies_pages,
-        }
+        checks = {"page_checksum_verification": self.verifies_pages}
         if ranges and self.store is not None:
             size = self.handle.size()
             with self.store.open_ranges(self.file.path, ranges, size, self.budget) as handle:
-                yield open_parquet(handle, buffer_bytes=_REMOTE_STREAM_BYTES, **options)
+                yield self._open(handle, dictionaries, buffer_size=_REMOTE_STREAM_BYTES, **checks)
             return
         size_bytes = sum(length for _, length in ranges)
         is_fetched = size_bytes > 0 and self.budget.take(size_bytes)
         buffer_bytes = _REMOTE_STREAM_BYTES if self.is_remote else STREAM_BYTES
         try:
-            yield open_parquet(
+            yield self._open(
                 self.handle,
-                buffer_bytes=0 if is_fetched else buffer_bytes,
-                fetches_ahead=is_fetched,
-                **options,
+                dictionaries,
+                # Columns that are fetched together are read whole.
+                buffer_size=0 if is_fetched else buffer_bytes,
+                pre_buffer=is_fetched,
+                **checks,
             )
         finally:
             if is_fetched:
                 self.budget.give_back(size_bytes)
 
-
-def open_parquet(
-    handle: pa.NativeFile,
-    *,
-    footer: pq.FileMetaData = None,
-    dictionaries: Sequence[int] = (),
-    buffer_bytes: int = STREAM_BYTES,
-    fetches_ahead: bool = False,
-    verifies_pages: bool = False,
-) -> pq.core.ParquetReader:
-    """A `ParquetReader` over an open data file.
-
-    `dictionaries`: indexes of Parquet columns to decode into dictionary arrays.
-    `buffer_bytes`: read at once from a column; 0 to read columns whole.
-    `fetches_ahead`: whether columns that are near each other are read together.
-    """
-    return open_parquet_reader(
-        handle,
-        metadata=footer,
-        read_dictionary=list(dictionaries) or None,
-        pre_buffer=fetches_ahead,
-        buffer_size=buffer_bytes,
-        coerce_int96_timestamp_unit=_INT96_UNIT,
-        page_checksum_verification=verifies_pages,
-    )
+    def _open(
+        self,
+        handle: pa.NativeFile,
+        dictionaries: Sequence[int],
+        *,
+        pre_buffer: bool = False,
+        **options: object,
+    ) -> pq.core.ParquetReader:
+        """A reader that decodes some Parquet columns into dictionary arrays."""
+        return open_parquet_reader(
+            handle,
+            metadata=self.footer,
+            read_dictionary=list(dictionaries) or None,
+            pre_buffer=pre_buffer,
+            coerce_int96_timestamp_unit=_INT96_UNIT,
+            **options,
+        )
 
 
 def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:

@@ -205,12 +205,8 @@ _PlanRows = Callable[["Sequence[str]", "Typed | None"], "ReadPlan | None"]
 """Plans such a read of exactly these columns; None if only `_ReadRows` can do it."""
 
 
-def _no_plan(_columns: Sequence[str], _where: Typed | None) -> ReadPlan | None:
-    return None
-
-
 def lazy_frame(
-    schema: pa.Schema, fields: StructType, read: _ReadRows, plan: _PlanRows = _no_plan
+    schema: pa.Schema, fields: StructType, read: _ReadRows, plan: _PlanRows
 ) -> pl.LazyFrame:
     """A LazyFrame whose rows are read when a query runs, by each query again.
 
