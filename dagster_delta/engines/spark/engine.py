@@ -76,9 +76,7 @@ class SparkEngine:
 
     def check_reachable(self, store: ObjectStore) -> None:
         """Check that there is a session whose executors can reach the table."""
-        check_reachable(store)
-        if self._session is None:
-            _active_session()
+        self._session_for(store)
 
     def read_changes(
         self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
@@ -176,21 +174,17 @@ class SparkEngine:
     @property
     def session(self) -> SparkSession:
         """The session that reads rows. Raises InvalidArgument if there is none."""
-        return self._session or _active_session()
+        session = self._session or active_session.active_spark_session()
+        if session is None:
+            raise InvalidArgument(
+                "there is no active Spark session: pass one, as in scan.to_spark(spark), or start "
+                "one before using the Spark engine"
+            )
+        return session
 
     def _session_for(self, store: ObjectStore) -> SparkSession:
         check_reachable(store)
         return self.session
-
-
-def _active_session() -> SparkSession:
-    session = active_session.active_spark_session()
-    if session is None:
-        raise InvalidArgument(
-            "there is no active Spark session: pass one, as in scan.to_spark(spark), or start one "
-            "before using the Spark engine"
-        )
-    return session
 
 
 def check_reachable(store: ObjectStore) -> None:

@@ -61,7 +61,6 @@ from dagster_delta.engines.spark.session.schema import (
     logical_column,
     padded_column,
     physical_read_schema,
-    read_name,
     sql_column,
     to_spark_schema,
 )
@@ -90,7 +89,7 @@ if TYPE_CHECKING:
 
 _MAX_ARROW_TASKS = 512
 
-_OWN_PREFIX = "__delta_"
+_ROW_NUMBER = "__delta_row_number"
 
 
 def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
@@ -185,21 +184,6 @@ class _FrameReader:
     def _functions(self) -> ModuleType:
         return functions_of(self.session)
 
-    def _own_name(self, what: str) -> str:
-        """The name of a helper column, next to those of the files until the rows are joined."""
-        return self._own_prefix + what
-
-    @cached_property
-    def _own_prefix(self) -> str:
-        configuration = self.plan.configuration
-        mode = configuration.column_mapping_mode
-        taken = [*configuration.physical_partition_columns]
-        taken += [read_name(field, mode) for field in self._data_fields]
-        prefix = _OWN_PREFIX
-        while any(name.casefold().startswith(prefix) for name in taken):
-            prefix = "_" + prefix
-        return prefix
-
     @cached_property
     def _needed_fields(self) -> tuple[StructField, ...]:
         """Logical columns that the result or its filter needs, in schema order."""
@@ -286,13 +270,10 @@ class _FrameReader:
             partitions[field.name] = value
         if bitmaps is not None:
             # The files may have a column with the current name of a partition column.
-            names = {
-                name: self._own_name(f"partition_{index}") for index, name in enumerate(partitions)
-            }
-            number_name = self._own_name("row_number")
+            names = {name: f"__delta_partition_{i}" for i, name in enumerate(partitions)}
             named = {names[name]: value for name, value in partitions.items()}
-            named[number_name] = row_number(number, metadata.getField("row_index"))
-            rows = without_deleted_rows(rows.withColumns(named), number_name, bitmaps)
+            named[_ROW_NUMBER] = row_number(number, metadata.getField("row_index"))
+            rows = without_deleted_rows(rows.withColumns(named), _ROW_NUMBER, bitmaps)
             partitions = {name: functions.col(names[name]) for name in partitions}
         return self._logical(rows, partitions)
 
