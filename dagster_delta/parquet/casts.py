@@ -297,9 +297,7 @@ def _to_string(source: pa.DataType) -> Cast | None:
     types = pa.types
     if types.is_string(source):
         return _identity
-    if holds_bytes(source) or types.is_integer(source):
-        return lambda array: array.cast(pa.string())
-    if types.is_boolean(source):
+    if holds_bytes(source) or types.is_integer(source) or types.is_boolean(source):
         return lambda array: array.cast(pa.string())
     if types.is_date32(source):
         return _text_from_dates

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
@@ -197,10 +199,7 @@ def _backfill(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
 
 def _shares(files: pa.Table) -> Iterator[pa.Table]:
     """The files in groups of about _BACKFILL_BYTES."""
-    start = size = 0
-    for index, size_bytes in enumerate(files["size_bytes"].to_pylist()):
-        if index > start and size + size_bytes > _BACKFILL_BYTES:
-            yield files.slice(start, index - start)
-            start, size = index, 0
-        size += size_bytes
-    yield files.slice(start)
+    ends = np.cumsum(files["size_bytes"].to_numpy())
+    bounds = np.flatnonzero(np.diff(ends // _BACKFILL_BYTES)) + 1
+    for start, stop in pairwise([0, *bounds.tolist(), files.num_rows]):
+        yield files.slice(start, stop - start)
