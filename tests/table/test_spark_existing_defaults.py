@@ -65,3 +65,40 @@ def test_the_executors_read_a_column_that_is_added_inside_a_struct(
     table.alter("ALTER TABLE t ADD COLUMN s.x INT DEFAULT 5", existing_rows="lazy")
     assert [row["s"] for row in both(table, spark, "id = 1")] == [{"a": 1, "x": 5}]
     assert by_arrow == [1]
+
+
+DEFAULTS = {
+    "BOOLEAN": "true",
+    "TINYINT": "CAST(-7 AS TINYINT)",
+    "BIGINT": "9223372036854775807L",
+    "FLOAT": "CAST(0.1 AS FLOAT)",
+    "DOUBLE": "1e-7D",
+    "DECIMAL(38,10)": "CAST(-12345678901234567890.0123456789 AS DECIMAL(38,10))",
+    "STRING": "r'it\\s \"a\" text ✈'",
+    "BINARY": "X'00FF27'",
+    "DATE": "DATE '1899-12-31'",
+    "TIMESTAMP": "TIMESTAMP '2024-03-31 01:30:00.000001Z'",
+    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ '2024-03-31 02:30:00.000001'",
+}
+
+
+@pytest.mark.classic("the session has settings of its own")
+def test_a_default_of_any_type_is_the_same_in_any_session(
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int]
+) -> None:
+    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
+    table.append(UNDEFAULTED)
+    for number, (kind, default) in enumerate(DEFAULTS.items()):
+        table.add_column(f"c{number}", kind, default=default, existing_rows="lazy")
+    session = spark.newSession()
+    for name, value in {
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.parser.escapedStringLiterals": "true",
+        "spark.sql.parquet.enableVectorizedReader": "false",
+    }.items():
+        session.conf.set(name, value)
+    for read_by in (spark, session):
+        (row, *_) = both(table, read_by)
+        assert None not in [row[f"c{number}"] for number in range(len(DEFAULTS))]
+    assert by_arrow == []
