@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.spark.read import reader
@@ -95,10 +96,27 @@ def test_a_default_of_any_type_is_the_same_in_any_session(
         "spark.sql.session.timeZone": "Asia/Tokyo",
         "spark.sql.timestampType": "TIMESTAMP_NTZ",
         "spark.sql.parser.escapedStringLiterals": "true",
-        "spark.sql.parquet.enableVectorizedReader": "false",
     }.items():
         session.conf.set(name, value)
     for read_by in (spark, session):
         (row, *_) = both(table, read_by)
         assert None not in [row[f"c{number}"] for number in range(len(DEFAULTS))]
     assert by_arrow == []
+
+
+@pytest.mark.classic("the session has settings of its own")
+@pytest.mark.parametrize("by_columns", ["true", "false"])
+def test_a_null_stays_null_whichever_reader_of_spark_is_used(
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int], by_columns: str
+) -> None:
+    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
+    table.append(UNDEFAULTED)
+    table.add_column("c", "INT", default="7", existing_rows="lazy")
+    table.append(
+        DEFAULTED.select(["id", "p"]).append_column("c", pa.nulls(len(DEFAULTED), pa.int32()))
+    )
+    session = spark.newSession()
+    session.conf.set("spark.sql.parquet.enableVectorizedReader", by_columns)
+    rows = both(table, session)
+    assert [row["c"] for row in rows].count(None) == len(DEFAULTED)
+    assert by_arrow == ([] if by_columns == "true" else [1])

@@ -13,7 +13,7 @@ from dagster_delta.engines.footers import may_lack
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
 from dagster_delta.engines.spark.read.row_positions import CHUNK_ROWS
-from dagster_delta.protocol.schema import StructType, inner_types
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import spark_path
@@ -35,7 +35,7 @@ def split_files(
     """The files of a plan, with `SPARK_PATH`, by the way they are read: by Spark alone, by Spark
     with their deletion vectors beside it, and by the Arrow engine.
 
-    `columns`: what is read from the files.
+    `columns`: those whose defaults Spark does not fill in where a file lacks them.
     `native`: whether Spark can read the table's files at all.
     """
     files, mode = plan.files, plan.configuration.column_mapping_mode
@@ -49,9 +49,7 @@ def split_files(
     vectors = _has_vector(files)
     by_arrow = np.ones(len(paths), bool)
     if native:
-        # Spark knows the default of a column that a file lacks, but not of a field inside of one.
-        nested = StructType(tuple(field for field in columns if inner_types(field.data_type)))
-        lacking = may_lack(files, nested, mode).to_numpy(zero_copy_only=False)
+        lacking = may_lack(files, columns, mode).to_numpy(zero_copy_only=False)
         by_arrow = _misread(paths) | _without_bytes(paths) | lacking
         if "selection" in files.column_names:
             by_arrow |= pc.is_valid(files["selection"]).to_numpy()

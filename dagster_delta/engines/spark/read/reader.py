@@ -74,8 +74,9 @@ from dagster_delta.engines.spark.session.session import (
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
+from dagster_delta.protocol.features.existing_defaults import has_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import StructField, StructType, inner_types
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.locations import spark_path
@@ -90,6 +91,10 @@ if TYPE_CHECKING:
 _MAX_ARROW_TASKS = 512
 
 _ROW_NUMBER = "__delta_row_number"
+_READ_BY_COLUMNS = (
+    "spark.sql.parquet.enableVectorizedReader",
+    "spark.sql.parquet.enableNestedColumnVectorizedReader",
+)
 
 
 def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
@@ -142,7 +147,7 @@ class _FrameReader:
     def _parts(self) -> Iterator[DataFrame]:
         """The rows of all files, before the filter."""
         plain, with_vectors, by_arrow = split_files(
-            self.plan, StructType(self._data_fields), native=self._is_native()
+            self.plan, StructType(self._unfilled_fields), native=self._is_native()
         )
         if plain.num_rows:
             yield self._read_native(plain)
@@ -203,6 +208,17 @@ class _FrameReader:
         """The needed fields that are read from files."""
         names = set(self.plan.configuration.partition_columns)
         return tuple(field for field in self._needed_fields if field.name not in names)
+
+    @property
+    def _unfilled_fields(self) -> tuple[StructField, ...]:
+        """The read fields whose defaults Spark does not fill in: those of fields inside, and all if
+        its reader by rows is used, which takes a null of the file for a missing value too.
+        """
+        fields = self._data_fields
+        if not any(map(has_existing_default, fields)):
+            return fields
+        by_columns = all(session_conf(self.session, name) == "true" for name in _READ_BY_COLUMNS)
+        return tuple(f for f in fields if inner_types(f.data_type) or not by_columns)
 
     def _is_native(self) -> bool:
         """Whether Spark's reader can read the files of this table correctly."""
