@@ -74,22 +74,28 @@ DEFAULTS = {
     "BIGINT": "9223372036854775807L",
     "FLOAT": "CAST(0.1 AS FLOAT)",
     "DOUBLE": "1e-7D",
-    "DECIMAL(38,10)": "CAST(-12345678901234567890.0123456789 AS DECIMAL(38,10))",
+    "DECIMAL(5,2)": "CAST(-1.5 AS DECIMAL(5,2))",
+    "DECIMAL(18,4)": "CAST(-12345678901234.5678 AS DECIMAL(18,4))",
     "STRING": "r'it\\s \"a\" text ✈'",
-    "BINARY": "X'00FF27'",
     "DATE": "DATE '1899-12-31'",
     "TIMESTAMP": "TIMESTAMP '2024-03-31 01:30:00.000001Z'",
     "TIMESTAMP_NTZ": "TIMESTAMP_NTZ '2024-03-31 02:30:00.000001'",
 }
+NOT_BY_SPARK = {
+    "DECIMAL(38,10)": "CAST(-12345678901234567890.0123456789 AS DECIMAL(38,10))",
+    "BINARY": "X'00FF27'",
+}
 
 
 @pytest.mark.classic("the session has settings of its own")
+@pytest.mark.parametrize("is_filled", [True, False])
 def test_a_default_of_any_type_is_the_same_in_any_session(
-    spark: SparkSession, tmp_path: Path, by_arrow: list[int]
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int], is_filled: bool
 ) -> None:
     table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
     table.append(UNDEFAULTED)
-    for number, (kind, default) in enumerate(DEFAULTS.items()):
+    defaults = DEFAULTS if is_filled else NOT_BY_SPARK
+    for number, (kind, default) in enumerate(defaults.items()):
         table.add_column(f"c{number}", kind, default=default, existing_rows="lazy")
     session = spark.newSession()
     for name, value in {
@@ -100,8 +106,8 @@ def test_a_default_of_any_type_is_the_same_in_any_session(
         session.conf.set(name, value)
     for read_by in (spark, session):
         (row, *_) = both(table, read_by)
-        assert None not in [row[f"c{number}"] for number in range(len(DEFAULTS))]
-    assert by_arrow == []
+        assert None not in [row[f"c{number}"] for number in range(len(defaults))]
+    assert by_arrow == ([] if is_filled else [1, 1])
 
 
 @pytest.mark.classic("the session has settings of its own")

@@ -76,7 +76,13 @@ from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import has_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
-from dagster_delta.protocol.schema import StructField, StructType, inner_types
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.locations import spark_path
@@ -91,6 +97,7 @@ if TYPE_CHECKING:
 _MAX_ARROW_TASKS = 512
 
 _ROW_NUMBER = "__delta_row_number"
+_LONG_DIGITS = 18
 _READ_BY_COLUMNS = (
     "spark.sql.parquet.enableVectorizedReader",
     "spark.sql.parquet.enableNestedColumnVectorizedReader",
@@ -120,6 +127,13 @@ def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -
     """
     reader = _FrameReader(session, plan, with_positions=False)
     return reader.result(reader.read_spread(files))
+
+
+def _is_filled(data_type: DataType) -> bool:
+    """Whether Spark fills in defaults of a type: it fails for decimals that no long holds."""
+    if isinstance(data_type, DecimalType):
+        return data_type.precision <= _LONG_DIGITS
+    return isinstance(data_type, PrimitiveType) and data_type.name != "binary"
 
 
 @dataclass(frozen=True)
@@ -211,14 +225,14 @@ class _FrameReader:
 
     @property
     def _unfilled_fields(self) -> tuple[StructField, ...]:
-        """The read fields whose defaults Spark does not fill in: those of fields inside, and all if
-        its reader by rows is used, which takes a null of the file for a missing value too.
+        """The read fields whose defaults Spark does not fill in: those of some types, of fields
+        inside, and all if it reads by rows, when it takes a null of the file for a missing value.
         """
         fields = self._data_fields
         if not any(map(has_existing_default, fields)):
             return fields
         by_columns = all(session_conf(self.session, name) == "true" for name in _READ_BY_COLUMNS)
-        return tuple(f for f in fields if inner_types(f.data_type) or not by_columns)
+        return tuple(f for f in fields if not (by_columns and _is_filled(f.data_type)))
 
     def _is_native(self) -> bool:
         """Whether Spark's reader can read the files of this table correctly."""
@@ -322,7 +336,8 @@ class _FrameReader:
         counts_only = not self._needed_fields and not self.with_positions
         if counts_only and not is_apache_spark(self.session):
             # Other servers refuse batches for rows without columns.
-            return replace(self, with_positions=True).read_spread(files).select()
+            keyed = files.withColumn(KEY_FIELD.name, self._functions.lit(0).cast("bigint"))
+            return replace(self, with_positions=True).read_spread(keyed).select()
         columns = tuple(field.name for field in self._needed_fields)
         early = msgspec.structs.replace(
             plan, files=FILE_SCHEMA.empty_table(), columns=columns, where=self._early_filter()
