@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -84,13 +84,13 @@ class ReadTask:
             files = listed_files(pa.Table.from_batches([batch]))
             plan = msgspec.structs.replace(self.plan, files=files)
             if self.with_positions:
-                keys: NDArray[np.int64] = np.from_dlpack(batch.column(KEY_FIELD.name))
+                keys = np.from_dlpack(batch.column(KEY_FIELD.name))
                 yield from _read_with_positions(plan, keys)
             else:
                 yield from ArrowEngine().read(plan)
 
 
-def _read_with_positions(plan: ReadPlan, keys: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+def _read_with_positions(plan: ReadPlan, keys: NDArray[Any]) -> Iterator[pa.RecordBatch]:
     reader = plan_reader(plan, plan.columns, where=plan.where)
     fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
     schema = pa.schema([*list(reader.schema)[:-2], *fields])
