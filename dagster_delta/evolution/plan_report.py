@@ -21,7 +21,8 @@ ENABLE_FEATURES = "pass enable_features=True"
 """The Python option that turns on the table features for a change."""
 
 READERS_WITHOUT = {
-    "columnMapping": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`",
+    "columnMapping": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`: "
+    "`to_pyarrow_table` shows nulls",
     "deletionVectors": "deltalake 1.6 reads it only by `QueryBuilder`",
     "typeWidening": "deltalake 1.6 and polars 2.1 cannot read it",
     "v2Checkpoint": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`",

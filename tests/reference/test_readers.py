@@ -132,4 +132,5 @@ def test_the_plan_of_a_change_names_the_readers_that_the_page_names() -> None:
     assert rows.keys() == READERS_WITHOUT.keys()
     for feature, row in rows.items():
         (cells,) = re.findall(rf"(?m)^\| {row}.*?\| yes \| (.*?) \| (.*?) \|$", PAGE)
-        assert READERS_WITHOUT[feature] == words[cells]
+        nulls = ": `to_pyarrow_table` shows nulls" if feature == "columnMapping" else ""
+        assert READERS_WITHOUT[feature] == words[cells] + nulls
