@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -169,9 +168,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         what = "Started" if joined.is_new else "Joined"
         ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
         _log_once(
+            ("shared server", str(joined.server.process_id)),
             logging.INFO,
-            f"{what} the shared Spark server {joined.server.process_id} (a session of Spark "
-            f"Connect, without sparkContext and RDDs): its log is {joined.log}{ui}",
+            f"{what} the shared Spark server (a session of Spark Connect, without sparkContext and "
+            f"RDDs): its log is {joined.log}{ui}",
         )
         return joined.session
 
@@ -212,6 +212,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         for name, value in settings_without_effect(session, wanted).items():
             # No values: some are secrets.
             _log_once(
+                (name, wanted[name]),
                 logging.WARNING,
                 f"{name} takes no effect: the Spark session of this process was started "
                 f"{'without it' if value is None else 'with another value'}. Give every "
@@ -220,10 +221,14 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             )
 
 
-@cache
-def _log_once(level: int, text: str) -> None:
-    """Log a text, once for each process."""
-    get_dagster_logger().log(level, text)
+_LOGGED: set[tuple[str, str]] = set()
+
+
+def _log_once(about: tuple[str, str], level: int, text: str) -> None:
+    """Log a text, unless this process has logged one about the same."""
+    if about not in _LOGGED:
+        _LOGGED.add(about)
+        get_dagster_logger().log(level, text)
 
 
 def _check_history_server(template: str | None) -> None:
