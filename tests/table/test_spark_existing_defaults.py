@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,13 @@ def by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(reader._FrameReader, "_read_by_arrow", note)
     return counts
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with settings of its own; after the test, the shared one is active again."""
+    yield spark.newSession()
+    spark.createDataFrame([], "id int")
 
 
 def test_spark_reads_files_by_itself_where_it_is_known_what_they_lack(
@@ -90,14 +98,13 @@ NOT_BY_SPARK = {
 @pytest.mark.classic("the session has settings of its own")
 @pytest.mark.parametrize("is_filled", [True, False])
 def test_a_default_of_any_type_is_the_same_in_any_session(
-    spark: SparkSession, tmp_path: Path, by_arrow: list[int], is_filled: bool
+    spark: SparkSession, session: SparkSession, tmp_path: Path, by_arrow: list[int], is_filled: bool
 ) -> None:
     table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
     table.append(UNDEFAULTED)
     defaults = DEFAULTS if is_filled else NOT_BY_SPARK
     for number, (kind, default) in enumerate(defaults.items()):
         table.add_column(f"c{number}", kind, default=default, existing_rows="lazy")
-    session = spark.newSession()
     for name, value in {
         "spark.sql.session.timeZone": "Asia/Tokyo",
         "spark.sql.timestampType": "TIMESTAMP_NTZ",
@@ -113,7 +120,7 @@ def test_a_default_of_any_type_is_the_same_in_any_session(
 @pytest.mark.classic("the session has settings of its own")
 @pytest.mark.parametrize("by_columns", ["true", "false"])
 def test_a_null_stays_null_whichever_reader_of_spark_is_used(
-    spark: SparkSession, tmp_path: Path, by_arrow: list[int], by_columns: str
+    session: SparkSession, tmp_path: Path, by_arrow: list[int], by_columns: str
 ) -> None:
     table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
     table.append(UNDEFAULTED)
@@ -121,7 +128,6 @@ def test_a_null_stays_null_whichever_reader_of_spark_is_used(
     table.append(
         DEFAULTED.select(["id", "p"]).append_column("c", pa.nulls(len(DEFAULTED), pa.int32()))
     )
-    session = spark.newSession()
     session.conf.set("spark.sql.parquet.enableVectorizedReader", by_columns)
     rows = both(table, session)
     assert [row["c"] for row in rows].count(None) == len(DEFAULTED)
