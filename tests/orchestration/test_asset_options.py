@@ -102,6 +102,14 @@ def test_other_words_are_the_users_own(key):
     assert read({key: "xgboost"}) == AssetOptions()
 
 
+@pytest.mark.parametrize("option", ["sample_rows", "show_history"])
+def test_true_is_no_number(option):
+    with pytest.raises(InvalidArgument, match=option):
+        read({option: True})
+    with pytest.raises(InvalidArgument, match="version"):
+        read_input_options({"version": True}, asset="flights")
+
+
 def test_a_filter_belongs_to_an_input():
     with pytest.raises(InvalidArgument, match="'where', which is no option: it is an option of an"):
         read({"where": "id > 1"})

@@ -517,12 +517,13 @@ def test_a_young_file_alone_is_left_too(landing, put) -> None:
     assert not LandingZone(f"{landing}/a.csv", minimum_age_seconds=3600).files().files
 
 
-def test_a_delimiter_is_one_character(landing, put, run) -> None:
-    put("a.csv", "id\n1\n")
-    with pytest.raises(
-        DeltaError, match=r"a\.csv cannot be loaded .*single character.*`delimiter`"
-    ):
-        run(flights(landing, delimiter="||"))
+@pytest.mark.parametrize(
+    "options",
+    [{"format": "xml"}, {"changed_files": "laod"}, {"delimiter": "||"}, {"mode": "ignore"}],
+)
+def test_unknown_choices_are_refused(landing, options) -> None:
+    with pytest.raises(DeltaError, match="of flights is one"):
+        flights(landing, **options)
 
 
 def test_young_files_are_left_for_the_next_run(landing, put) -> None:

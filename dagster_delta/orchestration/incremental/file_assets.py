@@ -13,7 +13,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import dagster as dg
 import numpy as np
@@ -213,6 +213,19 @@ class _FilesAsset:
 
     def _check(self, options: Mapping[str, Any]) -> None:
         name = self.name
+        if len(self.zone.delimiter) != 1:
+            raise InvalidArgument(
+                f"the delimiter of {name} is one character, not {self.zone.delimiter!r}"
+            )
+        # A misspelled choice must not load rows a second time, or no new ones.
+        for option, value, choices in (
+            ("mode", self.mode, get_args(LoadMode)),
+            ("format", self.zone.format, (None, *get_args(FileFormat))),
+            ("changed_files", self.changed_files, get_args(ChangedFiles)),
+        ):
+            if value not in choices:
+                allowed = ", ".join(map(repr, choices))
+                raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
         if bool(self.zone.keys) != (self.mode == "merge"):
             need = "needs keys" if self.mode == "merge" else "takes no keys: the mode merge does"
             raise InvalidArgument(f"{name} has the mode {self.mode}, which {need}")

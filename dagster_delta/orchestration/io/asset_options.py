@@ -77,6 +77,12 @@ def _as_strings(value: object) -> object:
     }
 
 
+def _no_truth(value: object) -> object:
+    """True is no number of rows or commits."""
+    return repr(value) if isinstance(value, bool) else value
+
+
+_Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
 
@@ -106,9 +112,9 @@ class AssetOptions:
     """Added to the commitInfo of every commit."""
     merge_config: MergeConfig | None = None
     """Configuration of the mode `merge`."""
-    show_history: Annotated[int, Field(ge=0)] = 0
+    show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
-    sample_rows: Annotated[int, Field(ge=0, le=100)] = 0
+    sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialization shows, 100 at most."""
     column_statistics: bool = False
     """Whether every materialization shows what the log knows of each column's values."""
@@ -166,7 +172,7 @@ class InputOptions:
     columns: _Names | None = None
     where: str | None = None
     """Spark SQL that the rows satisfy."""
-    version: Annotated[int, Field(ge=0)] | None = None
+    version: Annotated[_Count, Field(ge=0)] | None = None
     """Version to read; None: the latest."""
 
 
