@@ -191,6 +191,11 @@ def test_every_field_of_an_action_reaches_its_column() -> None:
     assert (row["size_bytes"], row["base_row_id"], row["tags"]) == (3, 5, [("t", "u")])
 
 
+def test_a_field_that_is_no_column_may_be_malformed() -> None:
+    added = add_columns([decode_tail(_commits((add_file("a", dataChange="true"),)))], [0])
+    assert added["path"].to_pylist() == ["a"]
+
+
 def test_a_commit_without_live_files_is_not_decoded_again() -> None:
     # If it were, the malformed value would be found.
     commits = _commits(

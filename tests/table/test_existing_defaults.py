@@ -455,6 +455,17 @@ def test_only_files_without_the_column_are_written_again(store: MemoryStore) -> 
     assert table.materialize_defaults().skipped
 
 
+def test_both_commits_say_who_asked_and_what_was_written(store: MemoryStore) -> None:
+    table = table_of(store, IDS)
+    table.add_column("c", "INT", default="7", existing_rows="lazy")
+    table.materialize_defaults(commit_info={"team": "lake"})
+    commits = [commit for commit in table.history() if "team" in commit.commit_info]
+    dropped, rewritten = commits
+    assert (dropped.operation, rewritten.operation) == ("DROP FEATURE", "DROP FEATURE")
+    metrics = rewritten.operation_metrics
+    assert (int(metrics["numRemovedFiles"]), int(metrics["numOutputRows"])) == (1, IDS.num_rows)
+
+
 def test_the_feature_is_dropped_by_sql(store: MemoryStore) -> None:
     table = table_of(store, IDS)
     table.add_column("c", "INT", default="7", existing_rows="lazy")

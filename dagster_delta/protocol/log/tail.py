@@ -188,19 +188,23 @@ def reconcile_tail(tails: Sequence[LogTail]) -> ReconciledTail:
     )
 
 
-def _lenient(action: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The action, all of whose fields except the path may be absent or null."""
+def _lenient(action: type[msgspec.Struct], schema: pa.Schema) -> type[msgspec.Struct]:
+    """The fields of an action that are columns, all of which except the path may be absent or
+    null.
+    """
     fields: list[Any] = [("path", str)]
     for field in msgspec.structs.fields(action):
-        if field.name != "path":
+        if field.name != "path" and field.name in schema.names:
             default = msgspec.field(name=field.encode_name, default=None)
             fields.append((field.name, field.type | None, default))
     return msgspec.defstruct("_Lenient", fields, gc=False)
 
 
-_ADD_LINE = msgspec.defstruct("_AddLine", [("add", _lenient(AddFile) | None, None)], gc=False)
+_ADD_LINE = msgspec.defstruct(
+    "_AddLine", [("add", _lenient(AddFile, LIVE_FILE_SCHEMA) | None, None)], gc=False
+)
 _REMOVE_LINE = msgspec.defstruct(
-    "_RemoveLine", [("remove", _lenient(RemoveFile) | None, None)], gc=False
+    "_RemoveLine", [("remove", _lenient(RemoveFile, TOMBSTONE_SCHEMA) | None, None)], gc=False
 )
 _ADD_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ADD_LINE)
 _REMOVE_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_REMOVE_LINE)

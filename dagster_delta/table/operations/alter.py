@@ -257,11 +257,7 @@ class _SchemaChange:
         metrics: dict[str, int | str] = {}
         if plan.rewrites_data:
             self.files.stage(transaction, snapshot, plan, self.rewritten)
-            metrics |= {
-                "numRemovedFiles": plan.affected_files,
-                "numRemovedBytes": plan.affected_bytes,
-                "numOutputRows": self.files.num_rows,
-            }
+            metrics |= self.files.metrics()
         elif plan.validates_rows:
             self.validation.run(snapshot, plan)
         # The preview of type widening records the version of the change.

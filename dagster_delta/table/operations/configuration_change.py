@@ -148,7 +148,7 @@ def drop_feature(
     if drop.needs_protected_history:
         with rewriting:
             snapshot = run_with_retries(
-                lambda newest: _prepare(newest, name, rewriting, parameters, clock),
+                lambda newest: _prepare(newest, name, rewriting, parameters, clock, commit_info),
                 snapshot.store,
                 snapshot,
                 RETRIES,
@@ -178,6 +178,7 @@ def _prepare(
     rewriting: ExistingFiles,
     parameters: Mapping[str, object],
     clock: Clock,
+    commit_info: Mapping[str, object] | None,
 ) -> CommitResult:
     drop = plan_feature_drop(snapshot.configuration, name)
     files = files_to_rewrite(snapshot, drop)
@@ -186,12 +187,16 @@ def _prepare(
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(drop.prepared)
+    metrics: dict[str, int | str] = {}
     if files.num_rows:
         before = snapshot.configuration
         plan = SchemaChangePlan(before, drop.prepared, (), frees_files_of_feature=True)
         rewriting.stage(transaction, snapshot, plan, files)
         transaction.stage_removed(_vector_files(files, clock()))
-    return transaction.commit("DROP FEATURE", parameters=parameters)
+        metrics = rewriting.metrics()
+    return transaction.commit(
+        "DROP FEATURE", parameters=parameters, metrics=metrics, user_info=commit_info
+    )
 
 
 def files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:

@@ -245,10 +245,13 @@ class ExistingFiles:
         assert self._journal is not None  # noqa: S101  opened before
         self._journal.record(entry)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of the files written for the latest attempt."""
-        return sum(entry.num_rows for entry in self._done)
+    def metrics(self) -> dict[str, int | str]:
+        """What the latest attempt replaces, by the names of metrics in the log."""
+        return {
+            "numRemovedFiles": self.num_files,
+            "numRemovedBytes": self.size_bytes,
+            "numOutputRows": sum(entry.num_rows for entry in self._done),
+        }
 
     def forget(self) -> None:
         """Start over, and prevent other runs from finding the files."""
