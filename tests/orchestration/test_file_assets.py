@@ -478,6 +478,16 @@ def test_a_misspelled_header_is_refused(landing, put, run, mode) -> None:
         run(asset)
 
 
+def test_a_file_without_a_new_column_is_loaded(landing, put, run, tmp_path) -> None:
+    put("old.csv", "id,city_code\n1,D\n")
+    put("old.json", '{"id": 2}\n')
+    run(flights(landing, columns={"id": "INT", "city_name": "STRING"}))
+    assert rows(tmp_path) == [
+        {"id": 1, "city_name": None},
+        {"id": 2, "city_name": None},
+    ]
+
+
 def test_a_merge_does_not_erase_a_column_that_a_file_lacks(landing, put, run) -> None:
     put("a.csv", "id,city\n1,Paris\n")
     columns = {"id": "INT", "name": "STRING", "city": "STRING"}

@@ -204,11 +204,14 @@ class LandingFiles:
                 f"it has the columns {', '.join(names)[:200]}, and not {(lacking or wanted)[0]}: "
                 "is there a header line, and is `delimiter` the right one?"
             )
-        absent = [name for name in wanted if name.lower() not in there and kind != "json"]
+        absent = [name for name in wanted if name.lower() not in there]
         others = sorted(there - {name.lower() for name in wanted})
         for name in absent:
-            if close := difflib.get_close_matches(name.lower(), others, n=1):
-                raise InvalidArgument(f"it has a column {close[0]}, and none {name}")
+            if close := difflib.get_close_matches(name.lower(), others, n=1, cutoff=0.75):
+                raise InvalidArgument(
+                    f"it has a column {close[0]}, and none {name}: if these are two columns, name "
+                    "both in `columns`"
+                )
         if absent and self.zone.keys:
             raise InvalidArgument(
                 f"it has no column {absent[0]}, and a merge would set those of its keys to null"
