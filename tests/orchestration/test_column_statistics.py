@@ -11,6 +11,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io import output_metadata
 from dagster_delta.orchestration.row_tables import column_statistics
 
 SHOWN = "delta/column_statistics"
@@ -38,6 +39,14 @@ def test_a_materialization_shows_them_only_if_the_asset_asks(lake, events) -> No
         "Email": ("•••", "•••", 1),
         "tags": (None, None, 1),
     }
+
+
+def test_a_table_with_too_many_files_shows_none(lake, events, monkeypatch) -> None:
+    monkeypatch.setattr(output_metadata, "_MAX_STATISTICS", 1)
+    rows = pa.table({"id": [1], "other": [2]})
+    result = lake.materialize(events(rows, metadata={"column_statistics": True}))
+    (event,) = result.asset_materializations_for_node("events")
+    assert SHOWN not in event.metadata
 
 
 def test_they_are_of_all_files_and_of_partition_values() -> None:

@@ -63,6 +63,9 @@ _MAX_WHERE_CHARACTERS = 1_000
 _MAX_COMPARISONS = 10_000_000
 """Maximum number of partitions times files: at most a few seconds of work after a write."""
 
+_MAX_STATISTICS = 1_000_000
+"""Maximum number of columns times files whose statistics are shown: two seconds of work."""
+
 _COUNTERS = {
     "numOutputRows": "delta/rows_written",
     "numTargetRowsInserted": "delta/rows_inserted",
@@ -222,6 +225,8 @@ def _sample(written: WrittenAsset) -> RawMetadata:
 def _column_statistics(written: WrittenAsset) -> RawMetadata:
     options, snapshot = written.write.options, written.snapshot
     if not options.column_statistics or snapshot.is_large_and_unread:
+        return {}
+    if snapshot.num_files * min(len(snapshot.schema), MAX_COLUMNS) > _MAX_STATISTICS:
         return {}
     return {"delta/column_statistics": column_statistics(snapshot, options.masked_columns)}
 
