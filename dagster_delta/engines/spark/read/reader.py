@@ -74,7 +74,6 @@ from dagster_delta.engines.spark.session.session import (
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
-from dagster_delta.protocol.features.existing_defaults import has_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import (
     DataType,
@@ -98,10 +97,6 @@ _MAX_ARROW_TASKS = 512
 
 _ROW_NUMBER = "__delta_row_number"
 _LONG_DIGITS = 18
-_READ_BY_COLUMNS = (
-    "spark.sql.parquet.enableVectorizedReader",
-    "spark.sql.parquet.enableNestedColumnVectorizedReader",
-)
 
 
 def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
@@ -225,14 +220,8 @@ class _FrameReader:
 
     @property
     def _unfilled_fields(self) -> tuple[StructField, ...]:
-        """The read fields whose defaults Spark does not fill in: those of some types, of fields
-        inside, and all if it reads by rows, when it takes a null of the file for a missing value.
-        """
-        fields = self._data_fields
-        if not any(map(has_existing_default, fields)):
-            return fields
-        by_columns = all(session_conf(self.session, name) == "true" for name in _READ_BY_COLUMNS)
-        return tuple(f for f in fields if not (by_columns and _is_filled(f.data_type)))
+        """The read fields whose defaults Spark does not fill in: some types, and fields inside."""
+        return tuple(field for field in self._data_fields if not _is_filled(field.data_type))
 
     def _is_native(self) -> bool:
         """Whether Spark's reader can read the files of this table correctly."""
