@@ -321,10 +321,12 @@ def test_names_of_columns_match_whatever_their_case(landing, put, run, tmp_path)
     run(flights(landing, columns={"id": "INT", "code": "STRING"}))
     put("c.csv", "CODE,Id\n009,3\n", at=2000)
     run(flights(landing))
+    put("d.json", '{"ID": 4, "code": "010"}\n')
+    run(flights(landing))
     codes = {row["id"]: row["code"] for row in rows(tmp_path)}
-    assert codes == {1: "007", 2: "008", 3: "009"}
-    put("d.json", '{"ID": 1, "code": "1"}\n')
-    with pytest.raises(DeltaError, match="several columns 'id'"):
+    assert codes == {1: "007", 2: "008", 3: "009", 4: "010"}
+    put("e.json", '{"ID": 1, "id": 1}\n')
+    with pytest.raises(DeltaError, match="several columns 'ID'"):
         run(flights(landing))
 
 
@@ -373,6 +375,12 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
     (landing / name).unlink()
     run(flights(landing))
     assert rows(tmp_path) == [{"id": 1}, {"id": 3}]
+
+
+def test_a_value_that_does_not_fit_is_said_with_its_column(landing, put, run) -> None:
+    put("a.csv", "id,code\n1,x\n")
+    with pytest.raises(DeltaError, match=r"a\.csv .*In column 2 from the left: .* value 'x'"):
+        run(flights(landing, columns={"id": "INT", "code": "INT"}))
 
 
 def test_numbers_are_no_times(landing, put, run) -> None:
@@ -467,14 +475,19 @@ def test_a_file_without_the_columns_to_load_is_refused(landing, put, run) -> Non
         run(flights(landing, columns={"id": "INT", "code": "STRING"}))
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
 @pytest.mark.parametrize("mode", ["append", "merge"])
-def test_a_misspelled_header_is_refused(landing, put, run, mode) -> None:
+def test_a_misspelled_name_is_refused(landing, put, run, mode, kind) -> None:
     put("a.csv", "id,name,city\n1,Ada,Delft\n")
     types = {"id": "INT", "name": "STRING", "city": "STRING"}
     asset = flights(landing, mode=mode, keys=["id"] if mode == "merge" else [], columns=types)
     run(asset)
-    put("b.csv", "id,nmae,city\n1,Ada,Paris\n")
-    with pytest.raises(DeltaError, match=r"b\.csv .*it has a column nmae, and none name"):
+    text = {
+        "csv": "id,nmae,city\n1,Ada,Paris\n",
+        "json": '{"id": 1, "nmae": "Ada", "city": "Paris"}',
+    }
+    put(f"b.{kind}", text[kind])
+    with pytest.raises(DeltaError, match=r"b\.\w+ .*it has a column nmae, and none name"):
         run(asset)
 
 
@@ -488,11 +501,28 @@ def test_a_file_without_a_new_column_is_loaded(landing, put, run, tmp_path) -> N
     ]
 
 
-def test_a_merge_does_not_erase_a_column_that_a_file_lacks(landing, put, run) -> None:
-    put("a.csv", "id,city\n1,Paris\n")
+@pytest.mark.parametrize(("kind", "text"), [("csv", "id,city\n1,Paris\n"), ("json", '{"id": 1}')])
+def test_a_merge_does_not_erase_a_column_that_a_file_lacks(landing, put, run, kind, text) -> None:
+    put(f"a.{kind}", text)
     columns = {"id": "INT", "name": "STRING", "city": "STRING"}
-    with pytest.raises(DeltaError, match=r"a\.csv .*no column name, and a merge would set"):
+    with pytest.raises(DeltaError, match=rf"a\.{kind} .*no column name, and a merge would set"):
         run(flights(landing, mode="merge", keys=["id"], columns=columns))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("csv", "id,city\n1,Paris\n2,Oslo\n"), ("json", '{"id": 1, "city": "Paris"}\n{"id": 2}')],
+)
+def test_a_merge_leaves_the_columns_of_the_table_that_no_line_has(
+    landing, put, run, tmp_path, kind, text
+) -> None:
+    put("a.csv", "id,name,city\n1,Ada,Delft\n")
+    run(flights(landing, mode="merge", keys=["id"]))
+    put(f"b.{kind}", text)
+    with pytest.raises(DeltaError, match="no column name"):
+        run(flights(landing, mode="merge", keys=["id"]))
+    run(flights(landing, mode="merge", keys=["id"], metadata={"schema_mode": "merge"}))
+    assert rows(tmp_path)[0] == {"id": 1, "name": "Ada", "city": "Paris"}
 
 
 @pytest.mark.parametrize("text", ["id;code\n1;x\n", "id;code\n1;x,5\n", "id\tcode\n1\tx\n"])
@@ -510,7 +540,7 @@ def test_every_file_has_the_keys(landing, put, run) -> None:
 
 
 def test_rows_without_a_key_are_refused(landing, put, run) -> None:
-    put("a.json", '{"v": "y"}\n{"v": "z"}\n')
+    put("a.json", '{"v": "y"}\n{"v": "z"}\n{"id": 1, "v": "q"}\n')
     with pytest.raises(DeltaError, match="several rows in which id are null"):
         run(flights(landing, mode="merge", keys=["id"], columns={"id": "INT", "v": "STRING"}))
 

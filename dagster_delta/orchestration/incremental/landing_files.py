@@ -167,25 +167,32 @@ class LandingFiles:
         """Columns and rows of a file, with names as `types` spells them: case does not count."""
         kind = self.zone.format or self._format(file)
         ours = {name.lower(): name for name in types.names}
+        # Read with types, JSON seems to have all their columns.
+        first_types = pa.schema([]) if kind == "json" else types
         try:
             with self.store.open_input(file.path) as raw:
-                schema, rows = self._read(_decompressed(raw, file.path), kind, types)
+                schema, rows = self._read(_decompressed(raw, file.path), kind, first_types)
                 self._check_columns(schema.names, kind)
                 names = [ours.get(name.lower(), name) for name in schema.names]
-                if names == schema.names:
+                if kind != "json" and names == schema.names:
                     yield schema, rows
                     return
             theirs = dict(zip(names, schema.names, strict=True))
+            if self.zone.keys and self.zone.columns is None:
+                # A merge leaves a column that the file lacks as it is.
+                types = pa.schema([field for field in types if field.name in theirs])
             given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
             # Read again, because the types of columns are found by the names in the file.
             with self.store.open_input(file.path) as raw:
                 schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
+                names = [ours.get(name.lower(), name) for name in schema.names]
                 fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
                 yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
         except (pa.ArrowException, OSError, ValueError) as error:
             spelling = "`encoding` or `delimiter`" if kind == "csv" else "`encoding`"
+            cause = re.sub(r"CSV column #(\d+)", _counted_column, str(error))
             raise InvalidArgument(
-                f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
+                f"{self.uri(file)} cannot be loaded as {kind} ({cause}): mend the file, move it "
                 f"away, name its {spelling}, or give its columns and their types in `columns`, "
                 f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and where STRING "
                 "takes any text; no file of this run was loaded"
@@ -214,7 +221,8 @@ class LandingFiles:
                 )
         if absent and self.zone.keys:
             raise InvalidArgument(
-                f"it has no column {absent[0]}, and a merge would set those of its keys to null"
+                f"it has no column {absent[0]}, and a merge would set those of its keys to null: "
+                "give it in the file, or leave it out of `columns`"
             )
         if kind == "csv" and len(names) == 1 and re.search(r"[,;|\t]", names[0]):
             raise InvalidArgument(
@@ -298,6 +306,10 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
         return not hidden and compiled.fullmatch(path) is not None
 
     return matches
+
+
+def _counted_column(number: re.Match[str]) -> str:
+    return f"column {int(number[1]) + 1} from the left"
 
 
 def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
