@@ -99,8 +99,10 @@ def race(spark: SparkSession, root: Path, names: Sequence[str], rounds: int) -> 
         # The first round fills caches and compiles: it compares the rows only.
         for number in range(rounds + 1):
             answers = {}
-            for peer, read in peers.items():
-                taken, answers[peer] = run(spark, read, queries()[name])
+            # Each goes first in turn: the first one waits for what the round before it left.
+            order = list(peers)[number % len(peers) :] + list(peers)[: number % len(peers)]
+            for peer in order:
+                taken, answers[peer] = run(spark, peers[peer], queries()[name])
                 samples[peer].extend([taken] if number else [])
             if any(rows != answers["ours"] for rows in answers.values()):
                 sys.exit(f"{name}: the rows differ: {answers}")
