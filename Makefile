@@ -130,7 +130,6 @@ ui: $(STAMP) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
-	$(BIN)/python -m docs.metadata
 
 # The check for links to nothing is that of mkdocs.yml, which is strict.
 site: $(STAMP)
