@@ -140,13 +140,15 @@ def _tick(name: str) -> Callable[[Path, int], Callable[[], object]]:
 
 
 def _cursor(uri: str, version: int) -> Any:
+    import msgspec
+
     from dagster_delta.storage import open_store
-    from dagster_delta.table.read.watch import LogCursor, read_new_commits, start_cursor
+    from dagster_delta.table.read.watch import read_new_commits, start_cursor
 
     store = open_store(uri)
     start = start_cursor(store, version)
     cursor, _ = read_new_commits(store, start, limit=1)
-    return LogCursor.to_json_value(cursor)
+    return msgspec.to_builtins(cursor)
 
 
 CASES = {

@@ -146,6 +146,21 @@ def test_another_table_in_the_place_is_another_data_version(uri, instance) -> No
     assert second.data_version != first.data_version
 
 
+def test_a_log_that_was_set_back_and_has_grown_is_observed_from_its_last_change(
+    uri, instance, tmp_path
+) -> None:
+    copy = shutil.copytree(uri, tmp_path / "copy")
+    append(uri, 3)
+    observe(uri, instance)
+    shutil.rmtree(uri)
+    shutil.copytree(copy, uri)
+    for value in ("false", "true"):
+        deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": value})
+    after = observe(uri, instance)
+    assert (version_of(after), plain(after.metadata)["delta/version"]) == (1, 3)
+    assert plain(after.metadata)["delta/details"]["last_change"] == 1
+
+
 def test_a_log_that_was_cleaned_up_unread_is_observed_from_its_end(uri, instance) -> None:
     observe(uri, instance)
     for number in range(4):

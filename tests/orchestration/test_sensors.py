@@ -28,7 +28,7 @@ from dagster_delta.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from dagster_delta.orchestration.sensors import watch_tick
+from dagster_delta.orchestration.sensors import sensors
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
 from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
@@ -681,7 +681,7 @@ def test_the_root_is_not_looked_through_in_every_tick(daemon, tmp_path, monkeypa
         looked.append(root)
         return [str(tmp_path / "a")]
 
-    monkeypatch.setattr(watch_tick, "find_tables", find)
+    monkeypatch.setattr(sensors, "find_tables", find)
     watch = daemon(root=str(tmp_path))
     for _ in range(3):
         watch.tick()
@@ -771,7 +771,7 @@ def stores(monkeypatch) -> dict[str, FaultyStore]:
     def open_faulty(uri: str, options: Any = None) -> FaultyStore:
         return opened.setdefault(uri, FaultyStore(open_store(uri, options)))
 
-    monkeypatch.setattr(watch_tick, "open_store", open_faulty)
+    monkeypatch.setattr(sensors, "open_store", open_faulty)
     return opened
 
 
@@ -906,7 +906,7 @@ def test_the_environment_gives_the_storage_options(daemon, uri, monkeypatch) -> 
         seen.append(options)
         return open_store(location)
 
-    monkeypatch.setattr(watch_tick, "open_store", spy)
+    monkeypatch.setattr(sensors, "open_store", spy)
     daemon(uri, storage_options={"token": dg.EnvVar("LAKE_TOKEN")}).tick()
     assert seen == [{"token": "from-the-environment"}]
 

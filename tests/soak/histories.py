@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta import DeltaTable
@@ -362,7 +363,7 @@ class _History:
                 reader.cursor = start_cursor(self.store)
                 return
             # As the daemon stores it.
-            kept = LogCursor.from_json_value(json.loads(json.dumps(reader.cursor.to_json_value())))
+            kept = msgspec.json.decode(msgspec.json.encode(reader.cursor), type=LogCursor)
             reader.cursor, found = read_new_commits(self.store, kept)
             versions = [commit.version for commit in found]
             if versions != list(range(reader.version + 1, self.log.latest + 1)):

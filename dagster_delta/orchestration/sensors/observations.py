@@ -6,12 +6,11 @@ Automation conditions react to changed rows only, and ignore maintenance.
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import dagster as dg
 
-from dagster_delta.errors import VersionNotFound
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.orchestration.sensors.table_changes import commit_facts
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
@@ -27,19 +26,12 @@ from dagster_delta.orchestration.table_metadata import (
 )
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.log.reader import KnownCommit, read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.watch import (
-    LogCursor,
-    data_version,
-    last_data_change,
-    read_new_commits,
-    start_cursor,
-)
+from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor, data_version, last_data_change
 
 _POSITION = "delta/log_position"
 """Tag of an observation: version, digest and file time (ms) of the last commit, `41.9f3a….17…`."""
-_COMMITS_AT_ONCE = 1000
 
 
 def observable_delta_asset(
@@ -84,12 +76,14 @@ def observable_delta_asset(
 
     def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
         store = open_store(table, plain_options(storage_options))
-        seen = _observe(store, context.instance, asset_key, context.log.warning)
+        seen = _observe(store, context.instance, asset_key, show_history, context.log.warning)
+        last = seen.commit
+        position = last and f"{last.version}.{last.digest}.{last.modified_ms}"
         return dg.ObserveResult(
             asset_key,
             data_version=dg.DataVersion(seen.data_version),
-            metadata=_metadata(store, seen, show_history),
-            tags={_POSITION: _spelled_position(seen.cursor)},
+            metadata=seen.metadata,
+            tags={_POSITION: position} if position else None,
         )
 
     # The decorator for a single asset has no owners, and its result cannot be mapped.
@@ -118,71 +112,43 @@ def delta_asset_spec(
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    cursor: LogCursor
+    commit: KnownCommit | None
+    """The last commit of the table; None if a clean-up has deleted it."""
     data_version: str
-    commit: CommitSummary | None
-    """The last commit that changed rows, if this poll found it."""
-    previous: Mapping[str, object] = field(default_factory=dict)
-    """Metadata of the previous observation of this table."""
-    has_news: bool = True
-    """Whether there are commits since that observation."""
-
-
-def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> RawMetadata:
+    metadata: RawMetadata
     """What the UI shows of the table: it shows only the latest observation, so that each has
-    everything.
-    """
-    uri, cursor = store.location.uri, seen.cursor
-    # Maintenance changes no rows: the commit that the previous observation shows is the last one.
-    change = seen.previous if seen.commit is None else commit_facts(seen.commit, uri)
-    table, history = {}, {}
-    if seen.has_news:
-        snapshot = Snapshot.load(store, version=cursor.version)
-        table = table_metadata(snapshot, uri=uri, table_name=None)
-        history = history_metadata(snapshot, commits)
-    return shown(change, table, history)
-
-
-def _spelled_position(cursor: LogCursor) -> str:
-    parts = (cursor.version, cursor.commit_digest, cursor.commit_modified_ms)
-    return ".".join("" if part is None else str(part) for part in parts)
+    everything."""
 
 
 def _observe(
     store: ObjectStore,
     instance: dg.DagsterInstance,
     key: dg.AssetKey,
+    commits: int,
     warn: Callable[[str], None],
 ) -> _Observation:
     previous = _previous(instance, key)
-    if previous is not None:
-        try:
-            return _go_on(store, previous)
-        except VersionNotFound as error:
-            # An observation reports the current table: it starts over, and says so.
-            warn(f"{error} Observing the table from its latest version.")
-    cursor = start_cursor(store)
+    if previous is not None and (known := previous.commit) is not None:
+        later = read_commits_after(store, known.version, at_most=1, commit=known)
+        if later == []:
+            return previous
+        if later is None and not known.is_in(store):
+            warn(f"{known.absence}; the table is observed from its latest version")
+            previous = None
+    snapshot = Snapshot.load(store)
+    cursor = LogCursor(version=snapshot.version, table_id=snapshot.metadata.id)
     at, name = known_data_version(cursor, instance, key)
-    # Also read if the name is known, because its facts are shown.
-    version, commit = last_data_change(store, cursor)
+    # The facts of the commit that an event names are read, unless the observation shows them.
+    is_shown = previous is not None and previous.data_version == name
+    version, commit = last_data_change(store, cursor, after=at if is_shown else NOTHING_SEEN)
     if commit is not None or version > at:
-        name = data_version(cursor.table_id or "", version)
-    return _Observation(cursor, name, commit)
-
-
-def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
-    cursor, first = previous.cursor, previous.cursor.version
-    found = None
-    while True:
-        cursor, commits = read_new_commits(store, cursor, limit=_COMMITS_AT_ONCE)
-        found = next((commit for commit in reversed(commits) if commit.changes_data), found)
-        if len(commits) < _COMMITS_AT_ONCE:
-            break
-    version = previous.data_version
-    if found is not None:
-        version = data_version(found.table_id, found.version)
-    has_news = cursor.version > first
-    return _Observation(cursor, version, found, previous.previous, has_news)
+        name = data_version(snapshot.metadata.id, version)
+    change: RawMetadata = {} if commit is None else commit_facts(commit, store.location.uri)
+    if commit is None and previous is not None and previous.data_version == name:
+        change = previous.metadata
+    table = table_metadata(snapshot, uri=store.location.uri, table_name=None)
+    metadata = shown(change, table, history_metadata(snapshot, commits))
+    return _Observation(KnownCommit.read(store, snapshot.version), name, metadata)
 
 
 def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observation | None:
@@ -190,20 +156,11 @@ def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observat
     observation = records[0].asset_observation if records else None
     if observation is None or observation.data_version is None:
         return None
-    position = (observation.tags or {}).get(_POSITION)
-    if position is None:
+    version, digest, modified_ms = (observation.tags or {}).get(_POSITION, "..").split(".")
+    if not digest:
         return None
-    metadata: dict[str, object] = dict(observation.metadata)
+    metadata: RawMetadata = dict(observation.metadata)
     entry = observation.metadata.get(DETAILS)
-    metadata[DETAILS] = entry.data if isinstance(entry, dg.JsonMetadataValue) else {}
-    version, digest, modified_ms = position.split(".")
-    cursor = LogCursor(
-        version=int(version),
-        table_id=observation.data_version.rpartition(":")[0],
-        commit_digest=digest or None,
-        commit_modified_ms=int(modified_ms) if modified_ms else None,
-        # Observations do not use the partitions and row changes of commits.
-        partition_columns={},
-        change_feed_enabled=False,
-    )
-    return _Observation(cursor, observation.data_version, None, metadata)
+    metadata[DETAILS] = dict(entry.data or {}) if isinstance(entry, dg.JsonMetadataValue) else {}
+    commit = KnownCommit(int(version), None, int(modified_ms), digest)
+    return _Observation(commit, observation.data_version, metadata)

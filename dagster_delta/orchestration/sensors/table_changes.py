@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import dagster as dg
-import msgspec
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
-from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
+from dagster_delta.orchestration.sensors.watch_state import CommitRange, WaitingChanges
 from dagster_delta.orchestration.table_metadata import DATA_VERSION_TAG
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.watch import data_version
@@ -41,36 +39,17 @@ class DeltaCommitRange(KnownFieldsOnly, dg.Config):
     to_version: int = Field(description="The last commit, included.")
 
 
-@dataclass(frozen=True, slots=True)
-class TableChanges:
+class TableChanges(CommitRange, frozen=True, kw_only=True):
     """The range of commits that a run is requested for."""
 
     table_uri: str
-    table_id: str
-    from_version: int
-    """The first commit."""
-    to_version: int
-    """The last commit, included."""
     partition_key: str | None
     """The partition of the run; some commits of the range belong to it."""
-    operations: tuple[str, ...]
-    """Operations of the commits."""
-    rows: int | None
-    """Rows written, changed or deleted in the range; None if a commit does not record it."""
-    committers: tuple[str, ...]
-    """Users who made the commits, or engines if no user is recorded."""
-    change_files: tuple[str, ...]
-    """Change data files, with paths as in the log; empty if the changes follow from added and
-    removed data files."""
-    commit_digest: str | None = None
-    """Digest of the last commit."""
 
     @classmethod
     def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:
         """Commits that wait for a run, for one partition or for the whole table."""
-        known = msgspec.structs.asdict(waiting)
-        names = [item.name for item in fields(cls) if item.name in known]
-        shared = {name: known[name] for name in names}
+        shared = {name: getattr(waiting, name) for name in CommitRange.__struct_fields__}
         return cls(table_uri=uri, partition_key=partition_key, **shared)
 
     @property

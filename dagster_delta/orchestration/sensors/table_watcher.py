@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from dagster_delta.errors import (
@@ -50,10 +50,8 @@ class CommitRules:
     max_commits_per_tick: int = 100
     """Maximum number of commits read per table."""
 
-    def select(
-        self, store: ObjectStore, commit: CommitSummary
-    ) -> tuple[Mapping[str, str | None], ...] | None:
-        """The changed partitions to include; None if the commit is not included.
+    def select(self, store: ObjectStore, commit: CommitSummary) -> CommitSummary | None:
+        """The commit with the changed partitions to include; None if it is not included.
 
         Commits that change no row are included only if `operations` names their operation.
         """
@@ -75,7 +73,7 @@ class CommitRules:
         partitions = self._partitions_of(commit)
         if self.partitions is not None and not partitions and commit.all_partitions_known:
             return None
-        return partitions
+        return replace(commit, partitions=partitions)
 
     def _partitions_of(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
         rule = self.partitions
@@ -99,23 +97,14 @@ class CommitRules:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedCommit:
-    """An included commit."""
-
-    summary: CommitSummary
-    partitions: tuple[Mapping[str, str | None], ...]
-    """The changed partitions to include."""
-
-
-@dataclass(frozen=True, slots=True)
 class PollResult:
     """Result of polling one table."""
 
     uri: str
     state: TableState | None
     """State to store for it; unchanged after an error."""
-    commits: tuple[SelectedCommit, ...] = ()
-    """New included commits."""
+    commits: tuple[CommitSummary, ...] = ()
+    """New included commits, each with the changed partitions to include."""
     ignored: tuple[str, ...] = ()
     """Operations of the new commits that the sensor does not include."""
     is_missing: bool = False
@@ -185,11 +174,11 @@ def _look(
     ignored: dict[str, None] = {}
     waiting = known.waiting
     for commit in commits:
-        partitions = rules.select(store, commit)
-        if partitions is None:
+        included = rules.select(store, commit)
+        if included is None:
             ignored[commit.operation or "unknown operation"] = None
             continue
-        selected.append(SelectedCommit(commit, partitions))
+        selected.append(included)
         if waiting is None:
             waiting = WaitingChanges(
                 table_id=commit.table_id,
@@ -197,7 +186,7 @@ def _look(
                 to_version=commit.version,
                 seen_at_ms=now_ms,
             )
-        waiting = waiting.absorb(commit, partitions)
+        waiting = waiting.absorb(included)
     state = TableState(log=cursor, waiting=waiting)
     is_missing = cursor.version == NOTHING_SEEN
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)

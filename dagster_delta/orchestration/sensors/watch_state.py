@@ -5,52 +5,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.log.commit_summary import CommitSummary
-from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor
+from dagster_delta.table.read.watch import LogCursor
 
 
-class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Commits that were read and for which no run was requested yet."""
+class CommitRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A range of commits of a table."""
 
     table_id: str
     from_version: int
     """The first commit."""
     to_version: int
-    """The last commit; commits in between that the filters exclude are not counted."""
+    """The last commit, included."""
     commit_digest: str | None = None
-    """Digest of the last commit. States of older releases lack it."""
+    """Digest of the last commit."""
+    rows: int | None = 0
+    """Rows written, changed or deleted in the range; None if a commit does not record it."""
+    operations: tuple[str, ...] = ()
+    """Operations of the commits."""
+    committers: tuple[str, ...] = ()
+    """Users who made the commits, or engines if no user is recorded."""
+    change_files: tuple[str, ...] = ()
+    """Change data files, with paths as in the log; empty if the changes follow from added and
+    removed data files."""
+
+
+class WaitingChanges(CommitRange, frozen=True, kw_only=True):
+    """Commits that were read and for which no run was requested yet. Those between the first and
+    the last that the filters exclude are not counted.
+    """
+
     seen_at_ms: int
     """When the first commit was read, in milliseconds since the epoch."""
-    commits: int = 0
-    rows: int | None = 0
-    """Rows that were written, changed or deleted; None if a commit does not record it."""
-    operations: tuple[str, ...] = ()
-    committers: tuple[str, ...] = ()
-    change_files: tuple[str, ...] = ()
-    """Change data files, with paths as in the log."""
     partitions: tuple[dict[str, str | None], ...] = ()
     """Changed partitions, by logical column name."""
     unsent_keys: tuple[str, ...] | None = None
     """Partition keys whose runs wait for the next ticks; None before the first run."""
 
-    def absorb(
-        self, commit: CommitSummary, partitions: Sequence[Mapping[str, str | None]]
-    ) -> WaitingChanges:
-        """The state with one more commit and its included partitions."""
+    def absorb(self, commit: CommitSummary) -> WaitingChanges:
+        """The state with one more commit, which has the partitions to include."""
         rows = None if self.rows is None or commit.rows is None else self.rows + commit.rows
-        changed = (*self.partitions, *partitions)
+        changed = (*self.partitions, *commit.partitions)
         distinct = {tuple(sorted(values.items())): dict(values) for values in changed}
         return msgspec.structs.replace(
             self,
             table_id=commit.table_id,
             to_version=commit.version,
             commit_digest=commit.digest,
-            commits=self.commits + 1,
             rows=rows,
             operations=_with(self.operations, commit.operation),
             committers=_with(self.committers, commit.committer),
@@ -75,10 +79,6 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     log: LogCursor
     waiting: WaitingChanges | None = None
-
-    def __post_init__(self) -> None:
-        if self.log.version < NOTHING_SEEN:
-            raise ValueError(f"a version must be ≥ 0, not {self.log.version}")
 
 
 class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

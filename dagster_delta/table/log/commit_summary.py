@@ -64,8 +64,6 @@ class CommitSummary:
     """Who wrote it: the user, or the engine if no user is named."""
     run_id: str | None
     """The Dagster run that wrote it, or None."""
-    transactions: Mapping[str, int]
-    """Versions that applications committed with it, by application id."""
     digest: str
     """Digest of the commit file: a log that was set back may have another commit of the version."""
 
@@ -102,7 +100,6 @@ def summarise_commit(
         change_feed_enabled=change_feed_enabled,
         committer=_text(info, "userName") or _text(info, "userId") or _text(info, "engineInfo"),
         run_id=_text(info, "dagsterRunId"),
-        transactions={txn.app_id: txn.version for txn in actions.txns},
         digest=digest,
     )
 

@@ -246,6 +246,17 @@ class KnownCommit(msgspec.Struct, frozen=True):
         digest = None if data is None else commit_digest(data)
         return cls(segment.version, commit.size_bytes, commit.modified_ms, digest)
 
+    @classmethod
+    def read(cls, store: ObjectStore, version: int) -> KnownCommit | None:
+        """The commit of a version, with its digest; None if a clean-up has deleted it."""
+        try:
+            data = store.read(commit_path(version))
+        except FileNotFoundError:
+            return None
+        listed = store.head(commit_path(version))
+        modified_ms = 0 if listed is None else listed.modified_ms
+        return cls(version, len(data), modified_ms, commit_digest(data))
+
     def is_in(self, store: ObjectStore, listed: ObjectMeta | None = None) -> bool:
         """Whether a log holds the commit. It takes at most one request, and none if the file was
         listed and its time shows it.

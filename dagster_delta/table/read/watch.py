@@ -30,7 +30,6 @@ from dagster_delta.table.log.reader import (
     list_log,
     located,
     probe_commits_after,
-    read_commit,
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -65,18 +64,9 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change_feed_enabled: bool | None = None
     """Whether the change data feed is on at the version."""
 
-    @classmethod
-    def from_json_value(cls, value: object) -> LogCursor:
-        """The cursor that `to_json_value` gave, or that a user wrote by hand."""
-        try:
-            cursor = msgspec.convert(value, cls)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(
-                f"{value!r} is not a valid position in a log ({error}); give at least a version"
-            ) from error
-        if cursor.version < NOTHING_SEEN:
-            raise InvalidArgument(f"a version must be ≥ 0, not {cursor.version}")
-        return cursor
+    def __post_init__(self) -> None:
+        if self.version < NOTHING_SEEN:
+            raise ValueError(f"a version must be ≥ 0, not {self.version}")
 
     @property
     def commit(self) -> KnownCommit | None:
@@ -86,11 +76,6 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.partition_columns and self.timestamp_columns is None:
             return None
         return KnownCommit(self.version, None, self.commit_modified_ms or 0, self.commit_digest)
-
-    def to_json_value(self) -> dict[str, object]:
-        """The cursor as plain values."""
-        value: dict[str, object] = msgspec.to_builtins(self)
-        return value
 
 
 def start_cursor(store: ObjectStore, start_from: StartFrom = "latest") -> LogCursor:
@@ -296,18 +281,14 @@ def _open(store: ObjectStore, cursor: LogCursor) -> Snapshot:
 
 def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> LogCursor:
     """The cursor with all fields filled in that a snapshot of its table gives."""
-    path = commit_path(cursor.version)
-    meta = store.head(path)
     facts = _facts_of_metadata(snapshot.metadata)
-    digest = None
-    if meta is not None:
-        digest = commit_digest(read_commit(store, cursor.version))
-        if cursor.commit_digest not in {None, digest}:
-            raise _broken(store, cursor, snapshot)
+    known = KnownCommit.read(store, cursor.version)
+    if known is not None and cursor.commit_digest not in {None, known.digest}:
+        raise _broken(store, cursor, snapshot)
     return msgspec.structs.replace(
         cursor,
-        commit_digest=digest,
-        commit_modified_ms=None if meta is None else meta.modified_ms,
+        commit_digest=None if known is None else known.digest,
+        commit_modified_ms=None if known is None else known.modified_ms,
         # Values read at the cursor's own version take precedence over the latest state.
         **{name: fact for name, fact in facts.items() if getattr(cursor, name) is None},
     )
