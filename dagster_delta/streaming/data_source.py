@@ -1,9 +1,16 @@
-"""Tables as a source of Spark by name: `spark.read`, `spark.readStream` and SQL with `delta_log`.
+"""Tables as a source and a sink of Spark by the name `delta_log`: `spark.read`, `readStream`,
+`frame.write` and SQL.
 
 Rows are read by the Arrow engine in Python workers. A batch query is several times slower this way
 than `Scan.to_spark`, with which Spark reads Parquet itself; for a stream it is the only way.
 
+Each task writes its own rows, without a shuffle before: a task with rows of many partitions writes
+a file for each. With `DeltaTable.append(frame)`, Spark groups rows by partition, computes columns
+and evaluates constraints; use it for large writes.
+
 This module needs PySpark, and is imported only if there is a session.
+
+Spec: Add File and Remove File.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -19,21 +27,26 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
-    DataSourceWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.plans import ChangeFileSet
-from dagster_delta.engines.spark.session.schema import to_spark_schema
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.engines.plans import ChangeFileSet, WriteResult
+from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, StorageFailure
 from dagster_delta.parquet.nested_arrays import rename_nested
 from dagster_delta.protocol.features.change_data import feed_configuration
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import StoreLocation, open_store
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot
 from dagster_delta.streaming.options import (
     BEGINNING,
@@ -43,9 +56,12 @@ from dagster_delta.streaming.options import (
     StreamOffset,
     parse_source_options,
 )
-from dagster_delta.streaming.table_writer import TableWriter
 from dagster_delta.table.log.reader import located
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.operations.append import append_rows
+from dagster_delta.table.operations.overwrite import overwrite_rows
+from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite
+from dagster_delta.table.operations.write_planning import WriteOptions
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkSchema
@@ -57,14 +73,17 @@ MAX_TASK_BYTES = 64 * 1024 * 1024
 _TASKS_WANTED = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFiles:
-    """Reads files on an executor. Picklable."""
+@dataclass(frozen=True, slots=True, repr=False)
+class ReadFiles(InputPartition):
+    """Reads files on an executor, as one partition of a batch query or a stream. Picklable."""
 
     location: StoreLocation
     changes: ChangeFileSet
     columns: tuple[str, ...]
     """Logical columns, in order."""
+
+    def __repr__(self) -> str:
+        return f"{self.changes.files.num_rows} files of {self.location.uri}"
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The live rows of the files, with an Arrow schema of the same columns."""
@@ -152,7 +171,7 @@ class DeltaLogSource(DataSource):
         """The logical schema of the table, with the columns of the feed if the feed is read."""
         return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
 
-    def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: SparkSchema, overwrite: bool) -> TableWriter:
         """The writer of a batch query. Raises as `TableWriter` says."""
         return TableWriter(self._parsed, schema, overwrite=overwrite)
 
@@ -210,14 +229,6 @@ def _logical_schema(snapshot: Snapshot, options: SourceOptions) -> StructType:
     return feed_configuration(snapshot.configuration, has_change_type=True).schema
 
 
-class _Partition(InputPartition):
-    def __init__(self, task: ReadFiles) -> None:
-        self.task = task
-
-    def __repr__(self) -> str:
-        return f"{self.task.changes.files.num_rows} files of {self.task.location.uri}"
-
-
 class _TaskReader:
     """Reads partitions on the executors, for batch queries and streams."""
 
@@ -227,12 +238,11 @@ class _TaskReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow record batches."""
-        if isinstance(partition, _Partition):
-            yield from partition.task.read(_arrow_schema(self._schema))
+        if isinstance(partition, ReadFiles):
+            yield from partition.read(_arrow_schema(self._schema))
 
-    def _tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> list[InputPartition]:
-        location, columns = snapshot.store.location, tuple(self._schema.names)
-        return [_Partition(task) for task in split_into_tasks(location, sets, columns)]
+    def _tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> Sequence[ReadFiles]:
+        return split_into_tasks(snapshot.store.location, sets, tuple(self._schema.names))
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
         # Spark has already read the schema, in another process.
@@ -255,7 +265,7 @@ class _TableReader(_TaskReader, DataSourceReader):
     that the filter of one use skips would be missing in the others.
     """
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> Sequence[ReadFiles]:
         """The live files, divided into tasks."""
         snapshot = self._checked(_open(self._options))
         files = files_of_snapshot(snapshot)
@@ -314,7 +324,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         version = self._stream.latest_version() if self._until is None else self._until
         return StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
 
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[ReadFiles]:
         """The files between two offsets, divided into tasks."""
         sets = self._stream.files_between(
             StreamOffset.from_json_value(start), StreamOffset.from_json_value(end)
@@ -327,3 +337,132 @@ def _arrow_schema(schema: SparkSchema) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenByTask(WriterCommitMessage):
+    result: WriteResult | None = None
+    error: DeltaError | None = None
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Writes the rows of one query. Spark's driver creates it and copies it to its tasks, and calls
+    its commit when all of them are done.
+    """
+
+    def __init__(self, options: SourceOptions, schema: SparkSchema, *, overwrite: bool) -> None:
+        self._uri = options.uri
+        self._storage_options = dict(options.storage_options)
+        self._overwrite = overwrite
+        self._options = _write_options(options, overwrite=overwrite)
+        store = open_store(self._uri, self._storage_options)
+        snapshot = find_snapshot(store)
+        self._version = None if snapshot is None else snapshot.version
+        write = RowWrite(store, None, self._options, now_ms)
+        self._planned: PlannedWrite = write.plan(snapshot, from_spark_schema(schema))
+        _refuse_computed_columns(self._planned, self._uri)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task; runs on an executor.
+
+        After a StorageFailure Spark may repeat the task.
+        """
+        first = next(iterator, None)
+        if first is None:
+            return _WrittenByTask()
+        store = open_store(self._uri, self._storage_options)
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
+        try:
+            engine = embedded_engine(time_zone=_time_zone(first.schema))
+            return _WrittenByTask(engine.write(reader, self._planned.spec, store=store))
+        except StorageFailure:
+            raise
+        except DeltaError as error:
+            # If raised, Spark would repeat the task, and return the error only as text.
+            return _WrittenByTask(error=error)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the files of all tasks visible as one commit.
+
+        Raises:
+            ConstraintViolation, InvalidCast, PartitionMismatch: a task has a row that cannot be
+                written; nothing is committed.
+            CommitConflict, CommitStateUnknown, UnsupportedFeature: see `DeltaTable.append`.
+        """
+        tasks = [message for message in messages if isinstance(message, _WrittenByTask)]
+        error = next((task.error for task in tasks if task.error is not None), None)
+        if error is not None:
+            self._discard(tasks)
+            raise error
+        results = [task.result for task in tasks if task.result is not None]
+        written = WriteResult(
+            files=tuple(file for result in results for file in result.files),
+            num_rows=sum(result.num_rows for result in results),
+            num_bytes=sum(result.num_bytes for result in results),
+        )
+        store = open_store(self._uri, self._storage_options)
+        snapshot = None if self._version is None else Snapshot.load(store, version=self._version)
+        write = RowWrite(store, None, self._options, now_ms, self._planned, written)
+        commit = overwrite_rows if self._overwrite else append_rows
+        commit(write, snapshot)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete the files of the finished tasks, as far as the store allows.
+
+        Spark also calls this after a failed commit, which may still be in the log. In that case no
+        message is missing, and the commit has handled the files itself.
+        """
+        if None in messages:
+            self._discard([message for message in messages if isinstance(message, _WrittenByTask)])
+
+    def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
+        results = [task.result for task in tasks if task.result is not None]
+        paths = [decode_path(file.path) for result in results for file in result.files]
+        if paths:
+            delete_unreferenced(open_store(self._uri, self._storage_options), paths)
+
+
+def _time_zone(schema: pa.Schema) -> str:
+    """The time zone of the session whose rows these are, which a Python worker does not know."""
+    zones = (getattr(field.type, "tz", None) for field in schema)
+    zone = next(filter(None, zones), UTC)
+    return UTC if zone in UTC_NAMES else zone
+
+
+def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
+    if options.reads_old_rows:
+        raise InvalidArgument(
+            "versionAsOf, timestampAsOf and the options of streams choose rows to read: leave them "
+            "out of a write",
+            table=options.uri,
+        )
+    if options.replaced_rows is not None and not overwrite:
+        raise InvalidArgument(
+            'replaceWhere and partitionOverwriteMode belong to mode("overwrite")',
+            table=options.uri,
+        )
+    if options.overwrite_schema and not overwrite:
+        raise InvalidArgument('overwriteSchema belongs to mode("overwrite")', table=options.uri)
+    if options.overwrite_schema:
+        mode = WriteOptions(schema_mode="overwrite")
+    else:
+        mode = WriteOptions(schema_mode="merge" if options.merge_schema else "strict")
+    info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
+    return replace(
+        mode,
+        where=options.replaced_rows,
+        partition_by=options.partition_by,
+        commit_info=info,
+        engine="arrow",
+        merge_option='option("mergeSchema", "true")',
+    )
+
+
+def _refuse_computed_columns(planned: PlannedWrite, uri: str) -> None:
+    values = planned.spec.values
+    if values.identities or values.generated:
+        raise InvalidArgument(
+            "the table has generated or identity columns, which a write by format(…) cannot fill: "
+            "write by DeltaTable.append(frame) or overwrite(frame)",
+            table=uri,
+        )

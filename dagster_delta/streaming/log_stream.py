@@ -31,7 +31,6 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
@@ -39,7 +38,6 @@ from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions,
 from dagster_delta.table.log.commit_range import first_version_since, read_commit_range
 from dagster_delta.table.log.reader import (
     KnownCommit,
-    commit_digest,
     is_newest,
     located,
     read_commit,
@@ -158,7 +156,8 @@ class LogStream:
             if actions is None:
                 break
             try:
-                changes = self._rules.changes_of(actions)
+                with located(self._store, offset.version):
+                    changes = self._rules.changes_of(actions)
             except DeltaError:
                 if admission.files:
                     break
@@ -166,7 +165,7 @@ class LogStream:
             offset = self._take_commit(offset, changes, admission)
         if admission.files or offset.version - start.version >= _COMMITS_PER_EMPTY_BATCH:
             self._check_same_log(start)
-            self._identified = known = self._identify(offset)
+            self._identified = known = KnownCommit.read(self._store, offset.last_read)
             return replace(offset, commit=UNSET if known is None else known.digest)
         self._idle = (start, offset)
         return start
@@ -235,7 +234,8 @@ class LogStream:
 
     def _read_snapshot_files(self, version: int) -> SnapshotFiles:
         snapshot = self._snapshot_at(version)
-        self._rules.check_schema(snapshot.configuration, version)
+        with located(self._store, version):
+            self._rules.check_schema(snapshot.configuration, version)
         return SnapshotFiles(snapshot, stretch_files=self._stretch_files)
 
     def _snapshot_at(self, version: int) -> Snapshot:
@@ -244,12 +244,10 @@ class LogStream:
         try:
             return Snapshot.load(self._store, version=version)
         except VersionNotFound as error:
-            raise VersionNotFound(
+            raise self._lost(
                 f"The stream was reading the rows that the table had at version {version}, and the "
-                "log does not reach back to it any more: start a new query, with a checkpoint "
-                "location of its own",
-                table=self._store.location.uri,
-                version=version,
+                "log does not reach back to it any more",
+                version,
             ) from error
 
     def _find_commit(self, version: int) -> CommitActions | None:
@@ -268,12 +266,10 @@ class LogStream:
         try:
             return self._load_commit(version)
         except VersionNotFound as error:
-            raise VersionNotFound(
+            raise self._lost(
                 f"The stream goes on with version {version}, whose commit a clean-up of the log "
-                "has removed, so that its rows would be lost: start a new query, with a "
-                "checkpoint location of its own",
-                table=self._store.location.uri,
-                version=version,
+                "has removed, so that its rows would be lost",
+                version,
             ) from error
 
     def _read_commit(self, version: int) -> CommitActions:
@@ -300,35 +296,27 @@ class LogStream:
             known is not None and known.digest == offset.commit and known.is_in(self._store)
         ):
             return
-        known = self._identify(offset)
+        known = KnownCommit.read(self._store, offset.last_read)
         if known is not None and known.digest != offset.commit:
-            raise VersionNotFound(
-                f"The version {offset.last_read} that the query has read is another one now: the "
-                "table was created again, or its log was set back and has grown again; start a new "
-                "query, with a checkpoint location of its own",
-                table=self._store.location.uri,
-                version=offset.last_read,
+            raise self._lost(
+                f"The version {offset.last_read} that the query has read is another one now, as "
+                "the table was created again, or its log was set back and has grown again",
+                offset.last_read,
             )
         self._identified = known
 
-    def _identify(self, offset: StreamOffset) -> KnownCommit | None:
-        """The last commit that was read before an offset; None if a clean-up has deleted it."""
-        version = offset.last_read
-        try:
-            data = read_commit(self._store, version)
-        except VersionNotFound:
-            return None
-        listed = self._store.head(commit_path(version))
-        modified_ms = 0 if listed is None else listed.modified_ms
-        return KnownCommit(version, len(data), modified_ms, commit_digest(data))
-
     def _set_back(self, read: int, found: int) -> VersionNotFound:
+        return self._lost(
+            f"The query has read the table up to version {read}, and it is at {found}, as its log "
+            "was set back, or the table was created again",
+            read + 1,
+        )
+
+    def _lost(self, why: str, version: int) -> VersionNotFound:
         return VersionNotFound(
-            f"The query has read the table up to version {read}, and it is at {found}: its log was "
-            "set back, or the table was created again; start a new query, with a checkpoint "
-            "location of its own",
+            f"{why}: start a new query, with a checkpoint location of its own",
             table=self._store.location.uri,
-            version=read + 1,
+            version=version,
         )
 
 
@@ -398,17 +386,13 @@ class CommitRules:
                 f"The stream cannot show that rows were changed, as version {actions.version} "
                 f"({operation}) did: pass skipChangeCommits to leave such commits out, "
                 "ignoreChanges to read all rows of the files they rewrote, or readChangeFeed to "
-                "read the changes",
-                table=self._store.location.uri,
-                version=actions.version,
+                "read the changes"
             )
         if not has_new_rows and not self._options.allows_deletes:
             raise UnsupportedFeature(
                 f"The stream cannot show that rows were deleted, as version {actions.version} "
                 f"({operation}) did: pass ignoreDeletes or skipChangeCommits to go on without it, "
-                "or readChangeFeed to read the changes",
-                table=self._store.location.uri,
-                version=actions.version,
+                "or readChangeFeed to read the changes"
             )
 
     def _check_configuration(self, actions: CommitActions) -> None:
@@ -421,9 +405,7 @@ class CommitRules:
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
                 "so that its changes are not recorded: start a new query from a version after "
-                "which it is on",
-                table=self._store.location.uri,
-                version=version,
+                "which it is on"
             )
 
     def configuration_at(self, actions: CommitActions) -> TableConfiguration:
@@ -452,9 +434,7 @@ class CommitRules:
         except VersionNotFound as error:
             raise VersionNotFound(
                 f"The log does not have the schema that version {version} was written with, as the "
-                "checkpoint before it was cleaned up: start a new query from a later version",
-                table=self._store.location.uri,
-                version=version,
+                "checkpoint before it was cleaned up: start a new query from a later version"
             ) from error
         latest = self._latest.configuration
         # If nothing changed, return the same object, so that later comparisons are fast.
@@ -463,13 +443,11 @@ class CommitRules:
 
     def check_schema(self, configuration: TableConfiguration, version: int) -> None:
         """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
-        latest, table = self._latest, self._store.location.uri
+        latest = self._latest
         if configuration.metadata.id != latest.metadata.id:
             raise SchemaMismatch(
                 f"Version {version} made another table of it: start a new query, with a "
-                "checkpoint location of its own",
-                table=table,
-                version=version,
+                "checkpoint location of its own"
             )
         problem = find_incompatibility(configuration, latest.configuration)
         if version > latest.version:
@@ -478,17 +456,13 @@ class CommitRules:
             if problem is not None:
                 raise SchemaMismatch(
                     f"The schema of the table changed at version {version}: start the query again, "
-                    "and it continues with the new schema from its position",
-                    table=table,
-                    version=version,
+                    "and it continues with the new schema from its position"
                 )
         elif problem is not None:
             raise SchemaMismatch(
                 f"The rows of version {version} cannot be shown with the schema of version "
                 f"{latest.version}, with which the stream is read: {problem}. Start a new query, "
-                "with a checkpoint location of its own, from a version after that change",
-                table=table,
-                version=version,
+                "with a checkpoint location of its own, from a version after that change"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -109,8 +109,7 @@ _STORAGE_PREFIX = "storage."
 DEFAULT_MAX_FILES = 1000
 """Number of files of a batch if the query limits neither files nor bytes."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,73 +203,51 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
                 f"there is no option {name!r}: the options are {', '.join(_SPELLING.values())}, "
                 f"and storage options behind {_STORAGE_PREFIX!r}"
             )
-        attribute, parse = _OPTIONS[folded]
-        try:
-            values[attribute] = parse(text)
-        except ValueError as error:
-            raise InvalidArgument(f"the option {_SPELLING[folded]} is {text!r}: {error}") from error
-    _refuse_two(values, "version_as_of", "timestamp_as_of")
-    _refuse_two(values, "starting_version", "starting_timestamp")
-    _refuse_two(values, "replace_where", "partition_overwrite")
+        attribute, kind = _OPTIONS[folded]
+        if not re.fullmatch(kind.pattern, text.strip(), re.IGNORECASE | re.DOTALL):
+            raise InvalidArgument(
+                f"the option {_SPELLING[folded]} is {text!r}: it is {kind.wanted}"
+            )
+        values[attribute] = kind.read(text)
+    for pair in _ALTERNATIVES:
+        if values.keys() >= {_SPELLED[name][0] for name in pair}:
+            raise InvalidArgument(f"pass {' or '.join(pair)}, not both")
     return SourceOptions(storage_options=storage, **values)
 
 
-def _refuse_two(values: Mapping[str, object], first: str, second: str) -> None:
-    if values.get(first) is not None and values.get(second) is not None:
-        names = {attribute: _SPELLING[key] for key, (attribute, _) in _OPTIONS.items()}
-        raise InvalidArgument(f"pass {names[first]} or {names[second]}, not both")
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _boolean(text: str) -> bool:
-    known = {"true": True, "false": False}
-    if text.strip().lower() not in known:
-        raise ValueError("it is true or false")
-    return known[text.strip().lower()]
-
-
-def _version(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("it is the number of a version, from 0 on")
-    return int(text)
-
-
-def _starting_version(text: str) -> int | str:
-    if text.strip().lower() == "latest":
-        return "latest"
-    if not text.isdecimal():
-        raise ValueError("it is the number of a version, from 0 on, or latest")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ValueError("it is a number from 1 on")
-    return int(text)
-
-
-def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not int(match[1]):
-        raise ValueError("it is a number of bytes from 1 on, or one such as 512k, 100m or 2g")
-    return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError("it is column names with commas between them")
-    return names
-
-
-def _overwrite_mode(text: str) -> str:
-    if text.strip().lower() not in ("dynamic", "static"):
-        raise ValueError("it is dynamic or static")
+def _word(text: str) -> str:
     return text.strip().lower()
 
+
+class _Kind(NamedTuple):
+    """How the text of an option is read."""
+
+    wanted: str
+    """What it is, for the message."""
+    pattern: str
+    read: Callable[[str], object]
+
+
+_TEXT = _Kind("", r".*", str)
+_FLAG = _Kind("true or false", r"true|false", lambda text: _word(text) == "true")
+_VERSION = _Kind("the number of a version, from 0 on", r"\d+", int)
+_START = _Kind(
+    "the number of a version, from 0 on, or latest",
+    r"\d+|latest",
+    lambda text: "latest" if _word(text) == "latest" else int(text),
+)
+_COUNT = _Kind("a number from 1 on", r"0*[1-9]\d*", int)
+_SIZE = _Kind(
+    "a number of bytes from 1 on, or one such as 512k, 100m or 2g",
+    r"0*[1-9]\d*\s*[kmgt]?b?",
+    lambda text: int(re.sub(r"\D", "", text)) << _SHIFTS[re.sub(r"[\d\sb]", "", _word(text))],
+)
+_COLUMNS = _Kind(
+    "column names with commas between them",
+    r"\s*[^,\s][^,]*(,\s*[^,\s][^,]*)*",
+    lambda text: tuple(name.strip() for name in text.split(",")),
+)
+_OVERWRITE_MODE = _Kind("dynamic or static", r"dynamic|static", _word)
 
 _READ_ATTRIBUTES = (
     *("version_as_of", "timestamp_as_of", "starting_version", "starting_timestamp"),
@@ -281,25 +258,30 @@ _WRITE_ATTRIBUTES = (
     *("partition_by", "user_metadata"),
 )
 
-_SPELLED: dict[str, tuple[str, Callable[[str], object]]] = {
-    "path": ("uri", _text),
-    "versionAsOf": ("version_as_of", _version),
-    "timestampAsOf": ("timestamp_as_of", _text),
-    "startingVersion": ("starting_version", _starting_version),
-    "startingTimestamp": ("starting_timestamp", _text),
-    "maxFilesPerTrigger": ("max_files", _count),
-    "maxBytesPerTrigger": ("max_bytes", _size),
-    "ignoreDeletes": ("ignore_deletes", _boolean),
-    "ignoreChanges": ("ignore_changes", _boolean),
-    "skipChangeCommits": ("skip_change_commits", _boolean),
-    "readChangeFeed": ("read_change_feed", _boolean),
-    "readChangeData": ("read_change_feed", _boolean),
-    "mergeSchema": ("merge_schema", _boolean),
-    "overwriteSchema": ("overwrite_schema", _boolean),
-    "replaceWhere": ("replace_where", _text),
-    "partitionOverwriteMode": ("partition_overwrite", _overwrite_mode),
-    "partitionBy": ("partition_by", _columns),
-    "userMetadata": ("user_metadata", _text),
+_SPELLED: dict[str, tuple[str, _Kind]] = {
+    "path": ("uri", _TEXT),
+    "versionAsOf": ("version_as_of", _VERSION),
+    "timestampAsOf": ("timestamp_as_of", _TEXT),
+    "startingVersion": ("starting_version", _START),
+    "startingTimestamp": ("starting_timestamp", _TEXT),
+    "maxFilesPerTrigger": ("max_files", _COUNT),
+    "maxBytesPerTrigger": ("max_bytes", _SIZE),
+    "ignoreDeletes": ("ignore_deletes", _FLAG),
+    "ignoreChanges": ("ignore_changes", _FLAG),
+    "skipChangeCommits": ("skip_change_commits", _FLAG),
+    "readChangeFeed": ("read_change_feed", _FLAG),
+    "readChangeData": ("read_change_feed", _FLAG),
+    "mergeSchema": ("merge_schema", _FLAG),
+    "overwriteSchema": ("overwrite_schema", _FLAG),
+    "replaceWhere": ("replace_where", _TEXT),
+    "partitionOverwriteMode": ("partition_overwrite", _OVERWRITE_MODE),
+    "partitionBy": ("partition_by", _COLUMNS),
+    "userMetadata": ("user_metadata", _TEXT),
 }
+_ALTERNATIVES = (
+    ("versionAsOf", "timestampAsOf"),
+    ("startingVersion", "startingTimestamp"),
+    ("replaceWhere", "partitionOverwriteMode"),
+)
 _SPELLING = {name.casefold(): name for name in _SPELLED}
 _OPTIONS = {name.casefold(): parsed for name, parsed in _SPELLED.items()}

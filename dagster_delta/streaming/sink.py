@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.engines.spark.session.session import is_connect
@@ -25,51 +25,8 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class DeltaSink:
-    """The function that `foreachBatch` calls, see `delta_sink`. Picklable, as Connect needs it."""
-
-    uri: str
-    query_id: str | None = None
-    mode: SinkMode = "append"
-    schema_mode: SchemaMode = "strict"
-    partition_by: tuple[str, ...] | None = None
-    properties: Mapping[str, object] | None = None
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit the rows of a batch, unless the table already has a commit of this batch.
-
-        Raises:
-            InvalidArgument: the query cannot be identified.
-            As `DeltaTable.append` does.
-        """
-        table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
-        idempotency = (self.query_id or _running_query_id(frame), batch_id)
-        write = table.append if self.mode == "append" else table.overwrite
-        result = write(
-            frame,
-            schema_mode=self.schema_mode,
-            partition_by=self.partition_by,
-            idempotency=idempotency,
-            properties=self.properties,
-        )
-        if is_connect(frame) and result.skipped:
-            # The batch is already committed. A Connect server hangs at the end of a batch whose
-            # rows were never read.
-            frame.limit(1).collect()
-
-
-def delta_sink(
-    uri: str | os.PathLike[str],
-    *,
-    query_id: str | None = None,
-    mode: SinkMode = "append",
-    schema_mode: SchemaMode = "strict",
-    partition_by: Sequence[str] | None = None,
-    properties: Mapping[str, object] | None = None,
-    storage_options: Mapping[str, object] | None = None,
-) -> DeltaSink:
     """A `foreachBatch` function that writes the batches of a streaming query to a table exactly
-    once.
+    once. Picklable, as Connect needs it.
 
     Each batch is one commit, which records the id of the query and the number of the batch. A batch
     that is repeated after a crash between the commit and Spark's own bookkeeping is recognized and
@@ -97,19 +54,48 @@ def delta_sink(
     Raises:
         InvalidArgument: the mode is invalid, or the id is empty.
     """
-    if mode not in ("append", "overwrite"):
-        raise InvalidArgument(f"mode is 'append' or 'overwrite', not {mode!r}")
-    if query_id is not None and not query_id.strip():
-        raise InvalidArgument("query_id is a name that is not empty; leave it out for Spark's own")
-    return DeltaSink(
-        uri=os.fspath(uri),
-        query_id=query_id,
-        mode=mode,
-        schema_mode=schema_mode,
-        partition_by=None if partition_by is None else tuple(partition_by),
-        properties=properties,
-        storage_options=dict(storage_options or {}),
-    )
+
+    uri: str | os.PathLike[str]
+    _: KW_ONLY
+    query_id: str | None = None
+    mode: SinkMode = "append"
+    schema_mode: SchemaMode = "strict"
+    partition_by: Sequence[str] | None = None
+    properties: Mapping[str, object] | None = None
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("append", "overwrite"):
+            raise InvalidArgument(f"mode is 'append' or 'overwrite', not {self.mode!r}")
+        if self.query_id is not None and not self.query_id.strip():
+            raise InvalidArgument(
+                "query_id is a name that is not empty; leave it out for Spark's own"
+            )
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit the rows of a batch, unless the table already has a commit of this batch.
+
+        Raises:
+            InvalidArgument: the query cannot be identified.
+            As `DeltaTable.append` does.
+        """
+        table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
+        write = table.append if self.mode == "append" else table.overwrite
+        result = write(
+            frame,
+            schema_mode=self.schema_mode,
+            partition_by=self.partition_by,
+            idempotency=(self.query_id or _running_query_id(frame), batch_id),
+            properties=self.properties,
+        )
+        if is_connect(frame) and result.skipped:
+            # The batch is already committed. A Connect server hangs at the end of a batch whose
+            # rows were never read.
+            frame.limit(1).collect()
+
+
+delta_sink = DeltaSink
+"""The sink for `foreachBatch`; its arguments are those of `DeltaSink`."""
 
 
 def _running_query_id(frame: DataFrame) -> str:

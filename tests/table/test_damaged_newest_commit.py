@@ -205,8 +205,8 @@ def test_an_append_reads_the_newest_commit_once_for_each_handle() -> None:
 def test_a_stream_sink_refuses_before_its_tasks_write(tmp_path: Path) -> None:
     from pyspark.sql.types import LongType, StructField, StructType
 
+    from dagster_delta.streaming.data_source import TableWriter
     from dagster_delta.streaming.options import parse_source_options
-    from dagster_delta.streaming.table_writer import TableWriter
 
     table = DeltaTable(tmp_path, must_exist=False)
     for _ in range(3):

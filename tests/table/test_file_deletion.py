@@ -275,7 +275,7 @@ DELETES = {
     "table/log_upkeep/symlink_manifests.py": "manifests for other engines, no files of the table",
     "table/log_upkeep/cleanup.py": "the log before the retention",
     "table/operations/existing_rows.py": "entries of the journal, no files of the table",
-    "streaming/table_writer.py": "files that the tasks of this write reported",
+    "streaming/data_source.py": "files that the tasks of this write reported",
     "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
     "table/transaction/transaction.py": "files written for this commit, which is not in the log",
     "table/operations/row_write.py": "rows of an attempt to write that was given up",

@@ -227,12 +227,12 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
     pytest.importorskip("pyspark")
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from dagster_delta.streaming import table_writer
+    from dagster_delta.streaming import data_source
     from dagster_delta.streaming.options import SourceOptions
     from dagster_delta.table.operations.append import append_rows
 
     schema = StructType([StructField("id", LongType())])
-    writer = table_writer.TableWriter(SourceOptions(uri), schema, overwrite=False)
+    writer = data_source.TableWriter(SourceOptions(uri), schema, overwrite=False)
     batch = pa.record_batch({"id": [1, 2]})
     failed = [writer.write(iter([batch])), None]
     assert data_files(uri)
@@ -243,7 +243,7 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
         append_rows(*args, **options)
         raise CommitStateUnknown("no reply", table=uri)
 
-    monkeypatch.setattr(table_writer, "append_rows", land_and_lose_the_reply)
+    monkeypatch.setattr(data_source, "append_rows", land_and_lose_the_reply)
     messages = [writer.write(iter([batch])), writer.write(iter(()))]
     with pytest.raises(CommitStateUnknown):
         writer.commit(messages)
