@@ -82,7 +82,6 @@ from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.partitions.predicates import quote_column
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.scan import Scan
 
@@ -460,10 +459,9 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     rows, is_refresh = applied.rows, applied.consumption.changes.is_full_refresh
     has_actions = applied.declared.mode == "merge" and applied.declared.returns == "changes"
     if has_actions:
+        net: Callable[..., object] = net_changes
         if is_spark_frame(rows):
-            net: Callable[..., object] = net_changes_of_frame
-        else:
-            net, rows = net_changes, to_reader(rows)
+            net = net_changes_of_frame
         rows = net(rows, applied.declared.keys, asset=write.name, deletes=not is_refresh)
     if is_refresh:
         return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)

@@ -44,7 +44,8 @@ from dagster_delta.orchestration.io.io_manager import delta_io_manager
 from dagster_delta.orchestration.io.merge_config import match_on
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.parquet.store_assignment import assign_batches
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.transaction.commit_result import (
     LOADED_FILE_PREFIX,
@@ -328,7 +329,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
             return NothingWritten(load.nothing_new, load.metadata)
         return WrittenAsset(write, table, skipped_because=load.nothing_new, metadata=load.metadata)
     reader = load.new.to_reader(pa.schema([]) if table is None else to_arrow_schema(table.schema))
-    rows = _last_rows(reader.read_all(), keys, write.name) if keys else reader
+    rows = _last_rows(reader, keys, write.name) if keys else reader
     # The files identify a repeated attempt.
     written = write_asset(replace(write, idempotency=None, progress=load.progress), rows)
     warnings = list(written.warnings)
@@ -340,8 +341,11 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
     return replace(written, warnings=warnings, metadata=load.metadata)
 
 
-def _last_rows(rows: pa.Table, keys: Sequence[str], asset: str) -> pa.Table:
-    """The last of the rows with the same values in the keys."""
+def _last_rows(reader: pa.RecordBatchReader, keys: Sequence[str], asset: str) -> pa.Table:
+    """The last of the rows with the same values in the keys, in the types of a table."""
+    schema = from_arrow_schema(reader.schema)
+    batches = assign_batches(reader, schema, table=f"the files of {asset}")
+    rows = pa.Table.from_batches(batches, to_arrow_schema(schema))
     if missing := [key for key in keys if key not in rows.column_names]:
         raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
     # Lines of JSON may lack the keys; only the last of them would be left.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,14 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
-from dagster_delta.parquet.casts import floor_to_microseconds
-from dagster_delta.parquet.nested_arrays import (
-    WITHOUT_VIEWS,
-    plain_array,
-    plain_type,
-    without_views,
-)
 from dagster_delta.protocol.features.change_data import (
     CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -50,7 +45,6 @@ DELETE = "delete"
 _CAME = ("insert", "update_postimage")
 _LEFT = ("delete", "update_preimage")
 _MAX_EXAMPLES = 5
-_BATCH_ROWS = 65_536
 _RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
 
 
@@ -177,69 +171,43 @@ class UpstreamChanges(RowFrames):
 
 
 def net_changes(
-    changes: pa.RecordBatchReader, keys: Sequence[str], *, asset: str, deletes: bool = True
+    changes: object, keys: Sequence[str], *, asset: str, deletes: bool = True
 ) -> pa.RecordBatchReader:
     """One row per key: its last row, with its action in `ACTION_COLUMN`. Without `deletes`, only
     the rows that exist, and without that column.
 
     A row that was deleted and inserted again in one version exists; a row that was only deleted is
     deleted. Rows wait on disk until all keys are known, which are held in memory.
+
+    `changes`: anything that an append takes, except a Spark frame.
     """
-    keys = _check_columns(changes.schema.names, keys, asset=asset)
-    nothing = [pa.nulls(0, kind) for kind in changes.schema.types]
-    empty = without_views(pa.RecordBatch.from_arrays(nothing, schema=changes.schema))
-    fields = [field for field in empty.schema if field.name not in CHANGE_COLUMNS]
-    if deletes:
-        fields.append(pa.field(ACTION_COLUMN, pa.string()))
-    schema = pa.schema(fields)
-    batches = _net_batches(chain([empty], changes), schema, keys, asset)
-    # Reads all changes, so that errors are raised here.
-    next(batches)
-    return pa.RecordBatchReader.from_batches(schema, batches)
-
-
-def _net_batches(
-    changes: Iterator[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], asset: str
-) -> Iterator[pa.RecordBatch]:
-    """An empty batch once all changes are read, and then the net changes."""
-    with scratch_directory("delta-changes-") as directory:
-        path = f"{directory}/rows.arrow"
-        ranks, ranked = _stored(changes, path, keys, asset)
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch_directory("delta-changes-"))
+        source = SourceRows(changes, directory, memory_bytes=0)
+        given = to_arrow_schema(source.schema)
+        keys = _check_columns(given.names, keys, asset=asset)
+        found = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
+        tables = [given.empty_table(), *found]
+        ranks = np.concatenate([_ranks(table, asset) for table in tables])
+        ranked = pa.concat_tables([key_columns(table, keys, asset=asset) for table in tables])
         taken = last_positions(ranks, ranked, keys, asset)
-        del ranked
-        if ACTION_COLUMN not in schema.names:
-            taken = taken[ranks[taken] % 2 == 1]
-        yield pa.RecordBatch.from_pydict({})
-        begin = 0
-        with pa.ipc.open_stream(path) as stored:
-            for batch in stored:
-                first, end = np.searchsorted(taken, (begin, begin + batch.num_rows))
-                positions = taken[first:end]
-                rows = batch.take(pa.array(positions - begin))
-                columns = [rows[name] for name in schema.names if name != ACTION_COLUMN]
-                if ACTION_COLUMN in schema.names:
-                    actions = np.where(ranks[positions] % 2 == 1, UPSERT, DELETE)
+        resources = stack.pop_all()
+    if not deletes:
+        taken = taken[ranks[taken] % 2 == 1]
+    names = [name for name in given.names if name not in CHANGE_COLUMNS]
+    action = [pa.field(ACTION_COLUMN, pa.string())] if deletes else []
+    schema = pa.schema([*map(given.field, names), *action])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with resources:
+            for part in source.parts(taken, names) if len(taken) else ():
+                columns = source.take(taken[part], names).columns
+                if deletes:
+                    actions = np.where(ranks[taken[part]] % 2 == 1, UPSERT, DELETE)
                     columns.append(pa.array(actions.tolist(), pa.string()))
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
-                begin += batch.num_rows
 
-
-def _stored(
-    changes: Iterator[pa.RecordBatch], path: str, keys: Sequence[str], asset: str
-) -> tuple[NDArray[np.int64], pa.Table]:
-    """The ranks and the keys of changes, which are written to a file, in small batches."""
-    ranks, ranked = [], []
-    first = next(changes)
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(path, first.schema, options=options) as file:
-        for batch in chain([first], changes):
-            for start in range(0, batch.num_rows or 1, _BATCH_ROWS):
-                rows = without_views(batch.slice(start, _BATCH_ROWS))
-                table = pa.Table.from_batches([rows])
-                ranks.append(_ranks(table, asset))
-                ranked.append(key_columns(table, keys, asset=asset))
-                file.write_batch(rows)
-    return np.concatenate(ranks), pa.concat_tables(ranked)
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def last_positions(
@@ -265,20 +233,12 @@ def last_positions(
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
-    """The keys of rows, with one form of values that are equal in the table: 0.0 for -0.0, one NaN,
-    and times in microseconds.
+    """The keys of rows in types of a table, with one form of values that are equal in it: 0.0 for
+    -0.0, and one NaN.
     """
     columns = {}
     for key in keys:
         column = rows[key]
-        kind = plain_type(column.type)
-        if kind != column.type:
-            parts = [plain_array(chunk) for chunk in column.chunks]
-            column = pa.chunked_array(parts, parts[0].type if parts else kind)
-        if kind in WITHOUT_VIEWS:
-            column = column.cast(WITHOUT_VIEWS[kind])
-        if pa.types.is_float16(column.type):
-            column = column.cast(pa.float32())
         if pa.types.is_nested(column.type):
             raise InvalidArgument(
                 f"{asset} cannot identify rows by {key}, which is of type {column.type}: name "
@@ -288,8 +248,6 @@ def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
         if pa.types.is_floating(column.type):
             nan, zero = (pa.scalar(value, column.type) for value in (math.nan, 0.0))
             column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
-        elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-            column = floor_to_microseconds(column)
         columns[key] = column
     return pa.table(columns)
 
