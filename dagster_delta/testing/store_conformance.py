@@ -20,6 +20,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, ClassVar
 
@@ -308,8 +309,7 @@ class StoreConformance(ReadConformance):
         with ThreadPoolExecutor(writers) as pool:
             for version in range(versions):
                 path = f"_delta_log/{version:020d}.json"
-                put = _Contender(store, path)
-                won = list(pool.map(put, range(writers)))
+                won = list(pool.map(partial(_creates, store, path), range(writers)))
                 assert sum(won) == 1
                 assert store.read(path) == _content(won.index(True))
 
@@ -431,19 +431,13 @@ _start: Barrier | None = None
 """Where the writers of a race wait for each other."""
 
 
-class _Contender:
-    """Tries to put one path, as one of several writers."""
-
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store = store
-        self._path = path
-
-    def __call__(self, writer: int) -> bool:
-        try:
-            self._store.put_if_absent(self._path, _content(writer))
-        except FileExistsError:
-            return False
-        return True
+def _creates(store: ObjectStore, path: str, writer: int) -> bool:
+    """Whether one of several writers of a path is the first."""
+    try:
+        store.put_if_absent(path, _content(writer))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _content(writer: int) -> bytes:
@@ -458,7 +452,7 @@ def _contend(location: StoreLocation, writer: int, versions: int) -> list[int]:
     return [
         version
         for version in range(versions)
-        if _Contender(store, f"_delta_log/{version:020d}.json")(writer)
+        if _creates(store, f"_delta_log/{version:020d}.json", writer)
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -108,7 +108,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         )
     """
 
-    forgives_unset: ClassVar[bool] = True
     # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import CommitConflict, InvalidArgument
-from dagster_delta.protocol.log.commit_file import decode_commit_info
-from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.errors import CommitConflict, InvalidArgument, VersionNotFound
+from dagster_delta.table.log.reader import read_commit_info
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.asset_options import AssetOptions
@@ -103,12 +102,10 @@ def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> Non
 
 def _latest_writer(snapshot: Snapshot) -> str | None:
     """The asset that made the latest commit, if that commit wrote rows."""
-    path = commit_path(snapshot.version)
     try:
-        data = snapshot.store.read(path)
-    except FileNotFoundError:
+        info = read_commit_info(snapshot.store, snapshot.version)
+    except VersionNotFound:
         return None
-    info = decode_commit_info(data, version=snapshot.version, path=path)
     writer = info.get("dagsterAsset")
     if info.get("operation") not in _WRITES or not isinstance(writer, str):
         return None

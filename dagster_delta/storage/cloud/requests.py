@@ -105,7 +105,7 @@ class CloudRequests:
             refusal = refusal_of(error)
             if refusal is not None and refusal.code in _NO_PLACE:
                 raise self.failure(str(refusal), path) from None
-            raise self.missing(path) from None
+            raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path) from None
         except (BaseError, OSError) as error:
             raise self.failure(_reason(error), path) from None
         except ValueError:
@@ -120,10 +120,6 @@ class CloudRequests:
                 raise
             # It is no Exception, and would end the process.
             raise self.failure(_PANICKED, path) from None
-
-    def missing(self, path: str) -> FileNotFoundError:
-        """The error for an object that does not exist."""
-        return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
 
     def failure(self, reason: str, path: str) -> StorageFailure:
         """The error for a request that failed."""
