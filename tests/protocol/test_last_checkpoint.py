@@ -64,11 +64,9 @@ def test_every_checksum_of_real_tables_holds(golden_tables: Path) -> None:
         if not data:
             assert parse_last_checkpoint(data) is None
             continue
-        hint = parse_last_checkpoint(data)
         value = json.loads(data)
         stated += "checksum" in value
-        assert hint is not None, file
-        assert hint.version == value["version"]
+        assert parse_last_checkpoint(data) == value["version"], file
     assert stated > 10
 
 
@@ -84,15 +82,18 @@ def test_every_checksum_of_real_tables_holds(golden_tables: Path) -> None:
     st.dictionaries(st.sampled_from(["checkpointSchema", "tags", "v2Checkpoint"]), JSON_VALUES),
 )
 def test_what_is_written_is_read_back(hint: LastCheckpoint, extra: dict[str, object]) -> None:
-    data = encode_last_checkpoint(hint, extra)
-    assert parse_last_checkpoint(data) == hint
+    data = encode_last_checkpoint(hint)
     assert json.loads(data)["checksum"] == json_checksum(data.decode())
+    assert parse_last_checkpoint(data) == hint.version
+    value = json.loads(data) | extra
+    value["checksum"] = json_checksum(json.dumps(value))
+    assert parse_last_checkpoint(json.dumps(value).encode()) == hint.version
 
 
 @given(st.binary(max_size=60))
 def test_damage_reads_as_absence(data: bytes) -> None:
-    hint = parse_last_checkpoint(data)
-    assert hint is None or hint.version >= 0
+    version = parse_last_checkpoint(data)
+    assert version is None or version >= 0
 
 
 @pytest.mark.parametrize(

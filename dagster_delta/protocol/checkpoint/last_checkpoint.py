@@ -6,19 +6,14 @@ Spec: Last Checkpoint File; JSON checksum.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import msgspec
 
-from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 
-# Spec: tags hold any additional metadata about the last checkpoint.
-_FILE_NAME_TAG = "fileName"
-
-
-class LastCheckpoint(msgspec.Struct, frozen=True):
-    """Where the newest checkpoint was when the hint was written."""
+class LastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The hint as it is written. Readers here use the version: it says where a listing starts."""
 
     version: int
     """Version of the checkpoint."""
@@ -26,12 +21,10 @@ class LastCheckpoint(msgspec.Struct, frozen=True):
     """Number of actions in the checkpoint."""
     parts: int | None = None
     """Number of files of a multi-part checkpoint."""
-    size_bytes: int | None = None
+    size_bytes: int | None = msgspec.field(name="sizeInBytes", default=None)
     """Bytes of the checkpoint."""
-    num_add_files: int | None = None
+    num_add_files: int | None = msgspec.field(name="numOfAddFiles", default=None)
     """Number of add actions in the checkpoint."""
-    file_name: str | None = None
-    """Name of the checkpoint in the log, if its version and parts do not give it."""
 
 
 class _NumberText(str):
@@ -40,53 +33,27 @@ class _NumberText(str):
     __slots__ = ()
 
 
-class _InvalidJson(ValueError):
-    """JSON that the specification does not allow in this file."""
-
-
-def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
-    """The hint, or None if the file is empty, truncated, malformed or fails its checksum."""
+def parse_last_checkpoint(data: bytes) -> int | None:
+    """The version in the hint; None if the file is empty, truncated, malformed or fails its
+    checksum.
+    """
     try:
         value = _load(data.decode("utf-8"))
         if not isinstance(value, dict):
             return None
-        stated = value.get("checksum")
+        stated, version = value.get("checksum"), value.get("version")
         if isinstance(stated, str) and stated != _checksum_of(value):
             return None
-        version = _integer(value, "version")
-        if version is None or version < 0:
-            return None
-        return LastCheckpoint(
-            version=version,
-            size=_integer(value, "size"),
-            parts=_integer(value, "parts"),
-            size_bytes=_integer(value, "sizeInBytes"),
-            num_add_files=_integer(value, "numOfAddFiles"),
-            file_name=_file_name(value, version),
-        )
+        # An integer in its spelling: a fraction has none.
+        return int(version) if isinstance(version, _NumberText) and version.isdecimal() else None
     except (ValueError, RecursionError):
         return None
 
 
-def encode_last_checkpoint(
-    hint: LastCheckpoint, extra: Mapping[str, object] | None = None
-) -> bytes:
-    """The file's contents, its checksum included.
-
-    `extra` are further keys, such as `checkpointSchema`, with JSON values.
-    """
-    named = {
-        "version": hint.version,
-        "size": hint.size,
-        "parts": hint.parts,
-        "sizeInBytes": hint.size_bytes,
-        "numOfAddFiles": hint.num_add_files,
-        "tags": None if hint.file_name is None else {_FILE_NAME_TAG: hint.file_name},
-    }
-    value = {key: item for key, item in named.items() if item is not None} | dict(extra or {})
-    text = json.dumps(value, separators=(",", ":"))
-    value["checksum"] = json_checksum(text)
-    return json.dumps(value, separators=(",", ":")).encode()
+def encode_last_checkpoint(hint: LastCheckpoint) -> bytes:
+    """The file's contents, its checksum included."""
+    checksum = json_checksum(msgspec.json.encode(hint).decode())
+    return msgspec.json.encode({**msgspec.to_builtins(hint), "checksum": checksum})
 
 
 def json_checksum(text: str) -> str:
@@ -144,29 +111,11 @@ def _load(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise _InvalidJson(f"{name} is no JSON number")
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise _InvalidJson("a key occurs twice")
+        raise ValueError("a key occurs twice")
     return value
-
-
-def _integer(value: Mapping[str, object], key: str) -> int | None:
-    number = value.get(key)
-    return int(number) if isinstance(number, _NumberText) else None
-
-
-def _file_name(value: Mapping[str, object], version: int) -> str | None:
-    """Name of a V2 checkpoint: this library puts it into the tags, delta-spark beside them."""
-    for key, name in (("tags", _FILE_NAME_TAG), ("v2Checkpoint", "path")):
-        found = value.get(key)
-        path = found.get(name) if isinstance(found, dict) else None
-        # A hint may be damaged: the file has to be one of the log.
-        name = path.rpartition("/")[2] if type(path) is str else ""
-        parsed = parse_log_file_name(name)
-        if parsed and parsed.kind is LogFileKind.CHECKPOINT_V2 and parsed.version == version:
-            return name
-    return None

@@ -24,7 +24,7 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import (
@@ -86,8 +86,8 @@ def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
         raise
 
 
-def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
-    """The hint to the newest checkpoint, or None if it is missing or damaged."""
+def read_last_checkpoint(store: ObjectStore) -> int | None:
+    """The version of the newest checkpoint by the hint, or None if it is missing or damaged."""
     try:
         return parse_last_checkpoint(store.read(LAST_CHECKPOINT_PATH))
     except FileNotFoundError:
@@ -137,8 +137,8 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
     """The files that make up a version, the latest one by default."""
     table = store.location.uri
     hint = read_last_checkpoint(store)
-    if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
-        listing = list_settled_log(store, start=hint.version, end=version)
+    if hint and (version is None or hint <= version):
+        listing = list_settled_log(store, start=hint, end=version)
         # The hint may be wrong, or its checkpoint deleted: it only says where to start the search.
         if listing.checkpoints:
             try:
@@ -370,7 +370,7 @@ def is_intact(store: ObjectStore, version: int, newest: int) -> bool:
     if store.local_path(LOG_DIRECTORY) is None or store.head(commit_path(version)) is None:
         return False
     hint = read_last_checkpoint(store)
-    return hint is None or hint.version <= newest
+    return hint is None or hint <= newest
 
 
 def is_newest(store: ObjectStore, version: int) -> bool:

@@ -9,7 +9,6 @@ Spec: Checkpoints; Last Checkpoint File; V2 Spec checkpoints; Sidecar Files.
 
 from __future__ import annotations
 
-import posixpath
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -86,8 +85,8 @@ def write_checkpoint(
     else:
         paths = multi_part_checkpoint_paths(version, -(-bound // max_actions_per_file))
         stored = _store_parts(snapshot, now_ms, paths, as_v2=False)
-    hint = read_last_checkpoint(snapshot.store)
-    if hint is None or hint.version <= snapshot.version:
+    known = read_last_checkpoint(snapshot.store)
+    if known is None or known <= version:
         snapshot.store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(stored))
 
 
@@ -109,7 +108,6 @@ def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> 
         size=encoded.num_actions,
         size_bytes=len(encoded.data),
         num_add_files=encoded.num_add_files,
-        file_name=posixpath.basename(path) if as_v2 else None,
     )
 
 
@@ -201,7 +199,6 @@ def _store_parts(
         parts=len(paths) if len(paths) > 1 else None,
         size_bytes=size_bytes,
         num_add_files=num_adds,
-        file_name=posixpath.basename(paths[0]) if as_v2 else None,
     )
 
 
@@ -235,5 +232,4 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
         size=others.num_rows + files.num_actions,
         size_bytes=len(manifest) + sum(sidecar.size_in_bytes for sidecar in sidecars),
         num_add_files=num_adds,
-        file_name=posixpath.basename(path),
     )
