@@ -10,11 +10,11 @@ import pytest
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.log.commit_file import (
     CHECKSUM_KEY,
-    decode_actions,
     decode_commit,
     holds_checksum,
     with_checksum,
 )
+from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from tests.table.logs import compacted_path
 
 LINE = b'{"commitInfo":{"operation":"WRITE"}}'
@@ -56,7 +56,8 @@ def test_files_without_one_and_files_that_were_written_anew_are_read() -> None:
 
 def test_commits_that_were_put_together_are_not_held_against_the_first() -> None:
     twice = COMMIT + COMMIT
-    assert len(decode_actions(twice, version=2, path=compacted_path(1, 2)).adds) == 2
+    both = RawCommit(2, compacted_path(1, 2), twice, is_compacted=True)
+    assert len(decode_tail([both]).add_paths) == 2
 
 
 def test_a_text_that_looks_like_one_is_none() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import (
     DELETION_VECTOR_TYPE,
@@ -194,6 +195,12 @@ def test_every_field_of_an_action_reaches_its_column() -> None:
 def test_a_field_that_is_no_column_may_be_malformed() -> None:
     added = add_columns([decode_tail(_commits((add_file("a", dataChange="true"),)))], [0])
     assert added["path"].to_pylist() == ["a"]
+
+
+def test_a_sidecar_in_a_commit_is_not_read() -> None:
+    (commit,) = _commits(({"sidecar": {"path": 7}}, add_file("a")))
+    assert decode_tail([commit]).add_paths == ["a"]
+    assert len(decode_commit(commit.data, version=commit.version).adds) == 1
 
 
 def test_a_commit_without_live_files_is_not_decoded_again() -> None:

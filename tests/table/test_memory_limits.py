@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, InvalidArgument, UnsupportedFeature
-from dagster_delta.protocol.log.commit_file import decode_actions, decode_commit_info
+from dagster_delta.protocol.log.commit_file import decode_commit, decode_commit_info
 from dagster_delta.protocol.log.paths import checkpoint_path, commit_path
 from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.storage.memory_store import MemoryStore
@@ -112,7 +112,7 @@ def test_lines_that_say_nothing_take_no_memory(line: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 * MEBIBYTE
         tracemalloc.reset_peak()
         if b"commitInfo" not in line:
-            assert decode_actions(data, version=0, path=commit_path(0)).protocol is not None
+            assert decode_commit(data, version=0).protocol is not None
             decode_commit_info(data, version=0, path=commit_path(0))
             assert tracemalloc.get_traced_memory()[1] < 24 * MEBIBYTE
     finally:
@@ -136,7 +136,7 @@ def test_actions_on_both_sides_of_a_chunk_are_kept_in_order() -> None:
     assert len(data) > 2 * MEBIBYTE
     assert decode_tail([RawCommit(0, commit_path(0), data)]).add_paths == paths
     for end in (b"", b"\n \n"):
-        actions = decode_actions(data.rstrip() + end, version=0, path=commit_path(0))
+        actions = decode_commit(data.rstrip() + end, version=0)
         assert [add.path for add in actions.adds] == paths
 
 

@@ -32,7 +32,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     row_group_runs,
     storage_failure,
 )
-from dagster_delta.protocol.log.commit_file import TableActions, TableLine
+from dagster_delta.protocol.log.commit_file import CheckpointLine, TableActions
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_SOURCES
 from dagster_delta.protocol.values.arrow_columns import chunks_where, struct_column
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
@@ -142,7 +142,7 @@ class CheckpointPart:
         found = TableActions()
         with corruption_named(self.path):
             for kind, action in self._table_actions():
-                found.add(msgspec.convert({kind: action}, TableLine))
+                found.add(msgspec.convert({kind: action}, CheckpointLine))
         return found
 
     def _table_actions(self) -> Iterator[tuple[str, object]]:

@@ -104,8 +104,6 @@ class CommitActions(CommitContents, frozen=True):
     """Version of the table that the commit makes."""
     commit_info: dict[str, Any] | None = None
     """Provenance, as in the file."""
-    sidecars: tuple[SidecarFile, ...] = ()
-    """Only in the manifest of a V2 checkpoint."""
 
 
 class LenientMetadata(msgspec.Struct, rename="camel"):
@@ -160,6 +158,11 @@ class TableLine(msgspec.Struct, rename="camel"):
     meta_data: LenientMetadata | None = None
     txn: SetTransaction | None = None
     domain_metadata: LenientDomainMetadata | None = None
+
+
+class CheckpointLine(TableLine, rename="camel"):
+    """A line of a checkpoint, without the actions on data files: only checkpoints have sidecars."""
+
     sidecar: SidecarFile | None = None
 
 
@@ -185,7 +188,7 @@ class TableActions(msgspec.Struct):
         if line.domain_metadata is not None:
             domain = line.domain_metadata.strict()
             self.domain_metadata[domain.domain] = domain
-        if line.sidecar is not None:
+        if isinstance(line, CheckpointLine) and line.sidecar is not None:
             self.sidecars.append(line.sidecar)
 
     def take(self, later: TableActions) -> None:
@@ -211,16 +214,12 @@ _CHUNK_BYTES = 256 * 1024
 
 
 def decode_commit(data: bytes, *, version: int) -> CommitActions:
-    """The actions of the commit file of `version`."""
-    return decode_actions(data, version=version, path=commit_path(version))
+    """The actions of the commit file of `version`.
 
-
-def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
-    """The actions of a file of JSON lines: a commit, or the manifest of a V2 checkpoint.
-
-    Version and path are for errors. A file that is truncated or malformed, or repeats an action
-    that may occur only once, is a CorruptLog.
+    A file that is truncated or malformed, or repeats an action that may occur only once, is a
+    CorruptLog.
     """
+    path = commit_path(version)
     with garbage_collection_paused():
         decoded = decode_lines(data, _DECODER, version=version, path=path)
         lines = [line for line in decoded if line != _NO_ACTION]
@@ -237,7 +236,6 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
         adds=tuple(x.add for x in lines if x.add is not None),
         removes=tuple(x.remove for x in lines if x.remove is not None),
         cdc=tuple(x.cdc for x in lines if x.cdc is not None),
-        sidecars=tuple(x.sidecar for x in lines if x.sidecar is not None),
     )
 
 

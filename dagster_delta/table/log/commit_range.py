@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing, LogSegment, spell_versions
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
@@ -92,7 +92,7 @@ def _decoded(
     file_times: dict[int, int] | None = None
     for raw in read_versions(store, listing, versions, at_once=_COMMITS_AT_ONCE):
         with located(store, raw.version):
-            actions = decode_actions(raw.data, version=raw.version, path=raw.path)
+            actions = decode_commit(raw.data, version=raw.version)
             timestamp = _own_time(actions)
         if timestamp is None:
             # Done only here, because the time of a file may cost a request.

@@ -28,9 +28,10 @@ from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpo
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import (
+    CheckpointLine,
     TableActions,
-    decode_actions,
     decode_commit_info,
+    decode_lines,
     garbage_collection_paused,
 )
 from dagster_delta.protocol.log.paths import (
@@ -70,6 +71,8 @@ _MAX_VERSION = 10**20 - 1
 _WITHOUT_CHECKPOINT = (
     "restore it from a copy, or remove the checkpoint if every commit before it is still there"
 )
+
+_MANIFEST_DECODER = msgspec.json.Decoder(CheckpointLine)
 
 _Read = TypeVar("_Read")
 
@@ -428,9 +431,10 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
         if file.path.endswith(".json"):
             data = _read_existing(store.read, file.path)
             manifests.append(RawCommit(checkpoint.version, file.path, data))
-            found.sidecars += decode_actions(
-                data, version=checkpoint.version, path=file.path
-            ).sidecars
+            lines = decode_lines(
+                data, _MANIFEST_DECODER, version=checkpoint.version, path=file.path
+            )
+            found.sidecars += [line.sidecar for line in lines if line.sidecar is not None]
         else:
             parts.append(_part(store, file.path, file.size_bytes))
             found.take(parts[-1].read_table_actions())
