@@ -27,7 +27,9 @@ from dagster_delta.protocol.schema import (
     StructType,
     inner_parts,
     inner_types,
+    is_same_kind,
     nullable_field,
+    paired_fields,
     walk_fields,
     with_inner_types,
 )
@@ -98,36 +100,27 @@ def diff_schemas(table: StructType, data: StructType) -> SchemaDiff:
     Names match as Delta matches them, case-insensitively. Nullability and metadata are ignored:
     nulls are checked per row, and metadata belongs to the table.
     """
-    return SchemaDiff(tuple(_differences(table, data, ())))
+    pairs = paired_fields(table, data, _folded_name, _folded_name)
+    return SchemaDiff(
+        tuple(
+            ColumnDifference(
+                path,
+                None if ours is None else ours.data_type,
+                None if theirs is None else theirs.data_type,
+            )
+            for path, ours, theirs in pairs
+            if ours is None or theirs is None or _differ(ours.data_type, theirs.data_type)
+        )
+    )
 
 
-def _differences(
-    table: DataType, data: DataType, path: tuple[str, ...]
-) -> Iterator[ColumnDifference]:
-    match table, data:
-        case StructType(), StructType():
-            yield from _field_differences(table, data, path)
-        case (ArrayType(), ArrayType()) | (MapType(), MapType()):
-            theirs = inner_types(data)
-            for (step, ours), their in zip(inner_parts(table), theirs, strict=True):
-                yield from _differences(ours, their, (*path, step))
-        case _ if table != data:
-            yield ColumnDifference(path, table, data)
+def _folded_name(field: StructField) -> str:
+    return field.name.casefold()
 
 
-def _field_differences(
-    table: StructType, data: StructType, path: tuple[str, ...]
-) -> Iterator[ColumnDifference]:
-    for field in table:
-        here = (*path, field.name)
-        theirs = data.get(field.name)
-        if theirs is None:
-            yield ColumnDifference(here, field.data_type, None)
-        else:
-            yield from _differences(field.data_type, theirs.data_type, here)
-    for field in data:
-        if table.get(field.name) is None:
-            yield ColumnDifference((*path, field.name), None, field.data_type)
+def _differ(table: DataType, data: DataType) -> bool:
+    """Whether types differ beyond their parts, which are compared one by one."""
+    return table != data and not is_same_kind(table, data)
 
 
 def check_strict(

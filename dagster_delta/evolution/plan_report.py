@@ -15,7 +15,13 @@ from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY, fi
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.registry import find_feature
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    DataType,
+    StructField,
+    StructType,
+    is_same_kind,
+    paired_fields,
+)
 
 ENABLE_FEATURES = "pass enable_features=True"
 """The Python option that turns on the table features for a change."""
@@ -114,7 +120,7 @@ class _Line(NamedTuple):
 
 def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
     """The differences from an earlier schema to a later one."""
-    found = list(_fields(before, after, ()))
+    found = list(_lines_of(before, after))
     # One column may have several changes.
     added, dropped, changed = (
         tuple(dict.fromkeys(line.path for line in found if line.sign == sign)) for sign in "+-~"
@@ -123,34 +129,34 @@ def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
     return SchemaChanges(added, dropped, changed, lines)
 
 
-def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator[_Line]:
-    left = list(after)
-    kept: list[tuple[StructField, StructField]] = []
-    for old in before:
-        new = _counterpart(old, left)
-        if new is None:
-            yield _Line("-", (*path, old.name), f": {old.data_type}")
-            continue
-        left.remove(new)
-        kept.append((old, new))
-        yield from _field(old, new, path)
-    for field in left:
-        yield _Line(
-            "+", (*path, field.name), f": {describe_field(field, field.metadata.get(DEFAULT_KEY))}"
-        )
-    order = [new for _, new in kept]
-    if order != [field for field in after if field not in left]:
-        yield _Line("~", path or ("columns",), f": in the order {', '.join(after.names)}")
+def _lines_of(before: StructType, after: StructType) -> Iterator[_Line]:
+    by_id = all(field_id(field) is not None for field in (*before, *after))
 
+    def key(field: StructField) -> object:
+        return field_id(field) if by_id else field.name.casefold()
 
-def _counterpart(old: StructField, candidates: list[StructField]) -> StructField | None:
-    for candidate in candidates:
-        ids = field_id(old), field_id(candidate)
+    def new_key(field: StructField) -> object:
         # If mapping was turned on in between, the old name is now the physical name.
-        name = str(candidate.metadata.get(PHYSICAL_NAME_KEY, candidate.name))
-        if ids[0] == ids[1] if None not in ids else name.casefold() == old.name.casefold():
-            return candidate
-    return None
+        name = str(field.metadata.get(PHYSICAL_NAME_KEY, field.name))
+        return field_id(field) if by_id else name.casefold()
+
+    def moves(old: DataType, new: DataType, path: ColumnPath) -> Iterator[_Line]:
+        if isinstance(old, StructType) and isinstance(new, StructType):
+            order, keys = [*map(key, old)], [*map(new_key, new)]
+            kept = {*order}.intersection(keys)
+            if [at for at in order if at in kept] != [at for at in keys if at in kept]:
+                yield _Line("~", path, f": in the order {', '.join(new.names)}")
+
+    for path, old, new in paired_fields(before, after, key, new_key):
+        if new is None and old is not None:
+            yield _Line("-", path, f": {old.data_type}")
+        elif old is None and new is not None:
+            default = new.metadata.get(DEFAULT_KEY)
+            yield _Line("+", path, f": {describe_field(new, default)}")
+        elif old is not None and new is not None:
+            yield from _changes(old, new, path)
+            yield from moves(old.data_type, new.data_type, path)
+    yield from moves(before, after, ("columns",))
 
 
 def describe_field(field: StructField, default: object) -> str:
@@ -159,34 +165,14 @@ def describe_field(field: StructField, default: object) -> str:
     return text if default is None else f"{text} DEFAULT {default}"
 
 
-def _field(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_Line]:
-    here = (*path, old.name)
+def _changes(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_Line]:
     if old.name != new.name:
-        yield _Line("~", here, f": renamed to {dotted((new.name,))}")
+        yield _Line("~", path, f": renamed to {dotted((new.name,))}")
     if old.nullable != new.nullable:
-        yield _Line("~", here, ": may be null" if new.nullable else ": NOT NULL")
-    for key, what in ((DEFAULT_KEY, "default"), ("comment", "comment")):
-        before, after = old.metadata.get(key), new.metadata.get(key)
+        yield _Line("~", path, ": may be null" if new.nullable else ": NOT NULL")
+    for metadata_key, what in ((DEFAULT_KEY, "default"), ("comment", "comment")):
+        before, after = old.metadata.get(metadata_key), new.metadata.get(metadata_key)
         if before != after:
-            yield _Line("~", here, f": {what} {after}" if after is not None else f": no {what}")
-    yield from _types(old.data_type, new.data_type, here)
-
-
-def _types(old: DataType, new: DataType, path: ColumnPath) -> Iterator[_Line]:
-    match old, new:
-        case StructType(), StructType():
-            yield from _fields(old, new, path)
-        case ArrayType(), ArrayType():
-            yield from _types(old.element_type, new.element_type, (*path, "element"))
-            yield from _nulls(old.contains_null, new.contains_null, (*path, "element"))
-        case MapType(), MapType():
-            yield from _types(old.key_type, new.key_type, (*path, "key"))
-            yield from _types(old.value_type, new.value_type, (*path, "value"))
-            yield from _nulls(old.value_contains_null, new.value_contains_null, (*path, "value"))
-        case _ if old != new:
-            yield _Line("~", path, f": {old} → {new}")
-
-
-def _nulls(old: bool, new: bool, path: ColumnPath) -> Iterator[_Line]:
-    if old != new:
-        yield _Line("~", path, ": may be null" if new else ": NOT NULL")
+            yield _Line("~", path, f": {what} {after}" if after is not None else f": no {what}")
+    if old.data_type != new.data_type and not is_same_kind(old.data_type, new.data_type):
+        yield _Line("~", path, f": {old.data_type} → {new.data_type}")

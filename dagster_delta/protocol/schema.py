@@ -6,7 +6,7 @@ Spec: Schema Serialization Format.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -377,35 +377,79 @@ def walk_fields(
 
     Steps into arrays and maps are called `element`, `key` and `value`.
     """
-    if isinstance(data_type, StructType):
-        for field in data_type:
-            here = (*path, field.name)
-            yield here, field
-            yield from walk_fields(field.data_type, here)
-    else:
-        for step, inner in inner_parts(data_type):
-            yield from walk_fields(inner, (*path, step))
+    for inner in inner_fields(data_type):
+        here = (*path, inner.name)
+        if isinstance(data_type, StructType):
+            yield here, inner
+        yield from walk_fields(inner.data_type, here)
 
 
 def inner_parts(data_type: DataType) -> tuple[tuple[str, DataType], ...]:
     """The types directly inside a type, each with the step to it in a path: the name of a field,
     `element`, `key` or `value`.
     """
-    match data_type:
-        case StructType(fields):
-            return tuple((field.name, field.data_type) for field in fields)
-        case ArrayType(element_type):
-            return (("element", element_type),)
-        case MapType(key_type, value_type):
-            return (("key", key_type), ("value", value_type))
-        case _:
-            return ()
+    return tuple((field.name, field.data_type) for field in inner_fields(data_type))
 
 
 def inner_types(data_type: DataType) -> tuple[DataType, ...]:
     """The types directly inside a type: those of its fields, its elements, its keys and values."""
-    parts = inner_parts(data_type)
-    return tuple(inner for _, inner in parts) if parts else ()
+    return tuple(field.data_type for field in inner_fields(data_type))
+
+
+def inner_fields(data_type: DataType) -> tuple[StructField, ...]:
+    """The fields of a struct; the elements of an array, and the keys and values of a map, as fields
+    that have the names of their steps in a path.
+    """
+    match data_type:
+        case StructType(fields):
+            return fields
+        case ArrayType(element_type, contains_null):
+            return (StructField("element", element_type, contains_null),)
+        case MapType(key_type, value_type, value_contains_null):
+            return (
+                StructField("key", key_type, nullable=False),
+                StructField("value", value_type, value_contains_null),
+            )
+        case _:
+            return ()
+
+
+def is_same_kind(one: DataType, other: DataType) -> bool:
+    """Whether both types are structs, both arrays, or both maps."""
+    return type(one) is type(other) and isinstance(one, StructType | ArrayType | MapType)
+
+
+FieldKey: TypeAlias = Callable[[StructField], object]
+
+
+def paired_fields(
+    one: DataType, other: DataType, key: FieldKey, other_key: FieldKey, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], StructField | None, StructField | None]]:
+    """The fields of two types at every depth, with their path: each field of one with that of the
+    other, None if it has none, and then those of its type; at the end of a struct the fields that
+    only the other one has.
+
+    Fields of structs correspond if their keys are equal. Elements, keys and values of collections
+    are fields too, as in `inner_fields`.
+    """
+    if not is_same_kind(one, other):
+        return
+    fields, others = inner_fields(one), inner_fields(other)
+    pairs: list[tuple[StructField, StructField | None]] = list(zip(fields, others, strict=False))
+    alone: list[StructField] = []
+    if isinstance(one, StructType):
+        by_key = {other_key(field): field for field in reversed(others)}
+        pairs = [(field, by_key.get(key(field))) for field in fields]
+        known = set(map(key, fields))
+        alone = [field for field in others if other_key(field) not in known]
+    for found, counterpart in pairs:
+        here = (*path, found.name)
+        yield here, found, counterpart
+        if counterpart is not None:
+            types = found.data_type, counterpart.data_type
+            yield from paired_fields(*types, key, other_key, here)
+    for found in alone:
+        yield (*path, found.name), None, found
 
 
 def walk_types(data_type: DataType) -> Iterator[DataType]:

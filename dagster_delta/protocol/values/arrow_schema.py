@@ -21,6 +21,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_fields,
 )
 
 COMMENT_KEY = b"comment"
@@ -78,13 +79,10 @@ def to_arrow_type(
             return _ARROW_TYPES.get(name, pa.binary()) if unit is None else _INTERVALS[unit]
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
-        case ArrayType(element_type, contains_null):
-            return pa.list_(field_of(StructField("element", element_type, contains_null)))
-        case MapType(key_type, value_type, value_contains_null):
-            return pa.map_(
-                field_of(StructField("key", key_type, nullable=False)),
-                field_of(StructField("value", value_type, value_contains_null)),
-            )
+        case ArrayType():
+            return pa.list_(*map(field_of, inner_fields(data_type)))
+        case MapType():
+            return pa.map_(*map(field_of, inner_fields(data_type)))
         case StructType(fields):
             return pa.struct([field_of(field) for field in fields])
 
