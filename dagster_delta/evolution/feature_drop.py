@@ -35,10 +35,7 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
-from dagster_delta.protocol.log.pending_actions import (
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-)
+from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import StructField
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 
@@ -200,9 +197,7 @@ _PREPARATIONS: dict[str, _Prepare] = {
     "v2Checkpoint": _without_properties("delta.checkpointPolicy"),
     "vacuumProtocolCheck": _NOTHING,
     "inCommitTimestamp": _without_properties(
-        "delta.enableInCommitTimestamps",
-        IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-        IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+        "delta.enableInCommitTimestamps", *IN_COMMIT_TIMESTAMP_START_KEYS
     ),
     "clustering": _NOTHING,
     "allowColumnDefaults": _without_field_metadata("CURRENT_DEFAULT", _NOTHING),

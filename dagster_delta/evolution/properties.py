@@ -35,10 +35,7 @@ from dagster_delta.protocol.features.iceberg_compat import (
 from dagster_delta.protocol.features.registry import effective_features
 from dagster_delta.protocol.features.row_tracking import with_materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.pending_actions import (
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-)
+from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
@@ -270,8 +267,8 @@ def _finish(
         wanted = with_materialized_columns(wanted, new_column_name)
     if not planned.in_commit_timestamps_enabled:
         # Otherwise they would name a start that is wrong after the next enabling.
-        wanted.pop(IN_COMMIT_TIMESTAMP_START_VERSION_KEY, None)
-        wanted.pop(IN_COMMIT_TIMESTAMP_START_TIME_KEY, None)
+        for key in IN_COMMIT_TIMESTAMP_START_KEYS:
+            wanted.pop(key, None)
     if protocol == old.protocol and wanted == old.metadata.configuration:
         return old
     metadata = msgspec.structs.replace(

@@ -52,17 +52,9 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import with_followed_limits
-from dagster_delta.protocol.log.pending_actions import (
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-)
+from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
-
-_IN_COMMIT_TIMESTAMP_START = (
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-)
 
 _TABLE_LOCAL_METADATA = (
     "delta.columnMapping.",
@@ -229,7 +221,7 @@ def _in_commit_timestamp_start(
             "it out, or create the table elsewhere"
         )
     old = replaces.metadata.configuration
-    return {key: old[key] for key in _IN_COMMIT_TIMESTAMP_START if key in old}
+    return {key: old[key] for key in IN_COMMIT_TIMESTAMP_START_KEYS if key in old}
 
 
 def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitContents
-from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
+from dagster_delta.protocol.log.commit_writer import CommitSlot, PendingActions
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 
 

@@ -15,9 +15,9 @@ from dagster_delta.errors import (
     StorageFailure,
 )
 from dagster_delta.protocol.log.commit_file import CommitContents
+from dagster_delta.protocol.log.commit_writer import PendingActions
 from dagster_delta.protocol.log.conflict_checker import TransactionFacts
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.transaction.committer import (

@@ -25,13 +25,13 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_writer import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     commit_path,
     parse_log_file_name,
     v2_checkpoint_path,
 )
-from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore

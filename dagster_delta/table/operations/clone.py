@@ -29,13 +29,12 @@ from dagster_delta.protocol.features.row_tracking import (
     parse_high_water_mark,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_writer import (
+    CHECKPOINT_PROTECTION_KEY,
+    IN_COMMIT_TIMESTAMP_START_KEYS,
+)
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.log.pending_actions import (
-    CHECKPOINT_PROTECTION_KEY,
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-)
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, keys_of
 from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.partition_values import (
@@ -55,11 +54,7 @@ from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 # Properties that refer to versions of the source's own log.
-_OF_THE_LOG = (
-    CHECKPOINT_PROTECTION_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-)
+_OF_THE_LOG = (CHECKPOINT_PROTECTION_KEY, *IN_COMMIT_TIMESTAMP_START_KEYS)
 _NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 _CHUNK_BYTES = 8 * 1024 * 1024

@@ -27,13 +27,14 @@ from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.commit_writer import (
     CommitInfo,
+    CommitSlot,
+    PendingActions,
     encode_commit,
     spell_metrics,
     spell_parameters,
 )
 from dagster_delta.protocol.log.conflict_checker import Conflict, TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced

@@ -31,8 +31,8 @@ from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.row_tracking import ROW_IDS_KEPT_TAG, materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitContents
+from dagster_delta.protocol.log.commit_writer import PendingActions
 from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
-from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
