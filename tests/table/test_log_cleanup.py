@@ -394,7 +394,7 @@ def test_two_clean_ups_at_once_leave_a_log_that_begins_at_the_later_cut(number: 
     check_readable(store, 8, 11)
 
 
-def test_a_clean_up_ends_although_others_delete_files_during_each_attempt() -> None:
+def test_a_clean_up_leaves_the_log_to_the_next_one_if_others_delete_files_meanwhile() -> None:
     _, store = make(12, checkpointInterval="4")
     age(store, [each - 12 for each in range(12)])
     store.put(checkpoint_path(8), b"damaged")

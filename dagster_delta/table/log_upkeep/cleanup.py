@@ -48,10 +48,8 @@ _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _FILES_PER_DELETE = 1000
 _FIRST_LETTERS = frozenset(".0123456789")
-_MAX_ATTEMPTS = 10
 _OTHERS_CLEAN = (
-    f"other clean-ups deleted files of the log during each of {_MAX_ATTEMPTS} attempts, and what "
-    "they left goes with the next clean-up"
+    "other clean-ups deleted files of the log meanwhile, and what they left goes with the next one"
 )
 _CHECKPOINT_KINDS = frozenset(
     {LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART, LogFileKind.CHECKPOINT_V2}
@@ -120,25 +118,21 @@ def clean_log(
     )
     now_ms = clock()
     cutoff_ms = midnight_before(now_ms - retention_ms)
-    for _ in range(_MAX_ATTEMPTS):
-        files = list(_log_files(store))
-        listing = LogListing.sort(files)
-        cut, kept_because = _plan(
-            snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint
-        )
-        if cut is None or dry_run:
-            break
+    files = list(_log_files(store))
+    listing = LogListing.sort(files)
+    cut, kept_because = _plan(
+        snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint
+    )
+    if cut is not None and not dry_run:
         snapshot.check_newest_commit()
         try:
             _make_readable(store, cut, listing, now_ms)
-            break
         except (InvalidTable, TableNotFound, VersionNotFound):
             # Files needed for it may have been deleted after they were listed.
-            if {file.path for file in files}.issubset(file.path for file in _log_files(store)):
+            left = list(_log_files(store))
+            if {file.path for file in files}.issubset(file.path for file in left):
                 raise
-    else:
-        listing = LogListing.sort(_log_files(store))
-        cut, kept_because = None, _OTHERS_CLEAN
+            listing, cut, kept_because = LogListing.sort(left), None, _OTHERS_CLEAN
     earliest = listing.earliest_version if cut is None else cut
     expired = _expired(
         store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
