@@ -24,7 +24,7 @@ from dagster_delta.protocol.features.registry import (
     effective_features,
     find_feature,
 )
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration, not_null_paths
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
@@ -62,7 +62,7 @@ def required_features(schema: StructType, properties: Mapping[str, str]) -> froz
 
 
 def _by_schema(schema: StructType) -> Iterable[str]:
-    if _has_required_field(schema):
+    if any(not_null_paths(schema)):
         # The reference implementation treats NOT NULL as an invariant, and refuses to open a table
         # that has it without the feature.
         yield "invariants"
@@ -75,15 +75,6 @@ def _by_schema(schema: StructType) -> Iterable[str]:
         for prefix, feature in _BY_FIELD_METADATA.items():
             if any(key.startswith(prefix) for key in field.metadata):
                 yield feature
-
-
-def _has_required_field(schema: StructType) -> bool:
-    """Whether a column, or a field inside structs, is NOT NULL."""
-    return any(
-        not field.nullable
-        or (isinstance(field.data_type, StructType) and _has_required_field(field.data_type))
-        for field in schema
-    )
 
 
 def _by_properties(configuration: Mapping[str, str]) -> Iterable[str]:

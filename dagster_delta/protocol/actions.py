@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64, RowCount, SmallCount
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -65,6 +65,21 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     """Commit version of rows without their own commit version, under row tracking."""
     clustering_provider: str | None = None
     """Name of the clustering implementation that wrote the file."""
+
+    @property
+    def num_records(self) -> int | None:
+        """Rows of the data file by its statistics, deleted ones included; None if unknown."""
+        try:
+            return _RECORDS.decode(self.stats).num_records if self.stats else None
+        except DECODING_ERRORS:
+            return None
+
+
+class _Records(msgspec.Struct, rename="camel"):
+    num_records: Int64 | None = None
+
+
+_RECORDS = msgspec.json.Decoder(_Records)
 
 
 class RemoveFile(_Wire, frozen=True, kw_only=True):

@@ -110,14 +110,9 @@ def field_at(field: StructField, steps: tuple[str, ...]) -> DataType:
     """
     found = field.data_type
     for step in steps:
-        found = _step(found, step)
+        child = found.get(step) if isinstance(found, StructType) else None
+        found = dict(inner_parts(found))[step] if child is None else child.data_type
     return found
-
-
-def _step(data_type: DataType, step: str) -> DataType:
-    if isinstance(data_type, StructType) and (child := data_type.get(step)) is not None:
-        return child.data_type
-    return dict(inner_parts(data_type))[step]
 
 
 def is_filled(tags: Mapping[str, str | None] | None, change_id: str) -> bool:

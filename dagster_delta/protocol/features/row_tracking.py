@@ -12,7 +12,6 @@ Spec: Row Tracking (Row IDs, in the draft).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -41,10 +40,6 @@ NO_ROW_IDS = -1
 
 class _HighWaterMark(msgspec.Struct, rename="camel"):
     row_id_high_water_mark: Int64
-
-
-class _RecordCount(msgspec.Struct, rename="camel"):
-    num_records: Int64 | None = None
 
 
 class MaterializedColumns(msgspec.Struct, frozen=True):
@@ -102,7 +97,12 @@ def assign_row_ids(
     assigned = []
     for add in adds:
         if add.base_row_id is None:
-            count = _num_records(add)
+            if (count := add.num_records) is None:
+                raise InvalidTable(
+                    "the statistics of a data file do not say how many rows it has, so its rows "
+                    "cannot be given ids; write the file again",
+                    file=add.path,
+                )
             # A file without rows gets no ids, but the field is required.
             add = msgspec.structs.replace(add, base_row_id=highest + 1)
             highest += count
@@ -110,20 +110,6 @@ def assign_row_ids(
             add = msgspec.structs.replace(add, default_row_commit_version=version)
         assigned.append(add)
     return tuple(assigned), highest
-
-
-def _num_records(add: AddFile) -> int:
-    count = None
-    if add.stats:
-        with suppress(*DECODING_ERRORS):
-            count = msgspec.json.decode(add.stats, type=_RecordCount).num_records
-    if count is None:
-        raise InvalidTable(
-            "the statistics of a data file do not say how many rows it has, so its rows cannot be "
-            "given ids; write the file again",
-            file=add.path,
-        )
-    return count
 
 
 def materialized_columns(configuration: TableConfiguration) -> MaterializedColumns | None:

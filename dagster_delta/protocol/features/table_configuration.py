@@ -133,7 +133,7 @@ class TableConfiguration:
         A nested field must not be null if its parent is not null. Fields below arrays and maps are
         excluded: their nullability is part of the column's type.
         """
-        return tuple(_not_null_paths(self.schema, ()))
+        return tuple(not_null_paths(self.schema))
 
     @property
     def deletion_vectors_enabled(self) -> bool:
@@ -297,10 +297,11 @@ class _Invariant(msgspec.Struct, frozen=True):
     expression: _InvariantExpression
 
 
-def _not_null_paths(schema: StructType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def not_null_paths(schema: StructType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Logical paths of the fields that must not be null, through structs only."""
     for field in schema:
         here = (*path, field.name)
         if not field.nullable:
             yield here
         if isinstance(field.data_type, StructType):
-            yield from _not_null_paths(field.data_type, here)
+            yield from not_null_paths(field.data_type, here)

@@ -22,6 +22,9 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_types,
+    is_same_kind,
+    with_inner_types,
 )
 
 TEXT_LIMIT_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -109,43 +112,34 @@ def _followed(field: StructField, old: StructField | None) -> StructField:
     declared = _declared(field)
     if declared is None or (old is not None and old.data_type == field.data_type):
         return field
-    followed = _aligned(declared, field.data_type if old is None else old.data_type, field)
+    before = field.data_type if old is None else old.data_type
+    followed = _aligned(declared, before, field.data_type)
     text = _spelled(followed)
     if not _LIMITED.search(text):
         return without_text_limits(field)
     return replace(field, metadata={**field.metadata, TEXT_LIMIT_KEY: text})
 
 
-def _aligned(declared: DataType, old: DataType, new: StructField) -> DataType:
-    """The type of `new` with the limits that were declared for its parts."""
-    match declared, old, new.data_type:
+def _aligned(declared: DataType, old: DataType, new: DataType) -> DataType:
+    """The new type with the limits that were declared for its parts."""
+    match declared, old, new:
         case PrimitiveType(name), PrimitiveType("string"), PrimitiveType("string"):
             return declared if _LIMITED.fullmatch(name) else _STRING
         case StructType(), StructType(), StructType(fields):
             known = {_identity(field): field for field in old}
-            return StructType(
-                tuple(
-                    StructField(
-                        field.name, _aligned_field(declared, known.get(_identity(field)), field)
-                    )
-                    for field in fields
-                )
-            )
-        case ArrayType(inner), ArrayType(was), ArrayType(now):
-            return ArrayType(_aligned(inner, was, StructField("", now)))
-        case MapType(key, value), MapType(old_key, old_value), MapType(new_key, new_value):
-            return MapType(
-                _aligned(key, old_key, StructField("", new_key)),
-                _aligned(value, old_value, StructField("", new_value)),
-            )
-    return new.data_type
+            aligned = (_aligned_field(declared, known.get(_identity(f)), f) for f in fields)
+            return StructType(tuple(aligned))
+        case _ if is_same_kind(declared, old) and is_same_kind(old, new):
+            parts = zip(*map(inner_types, (declared, old, new)), strict=True)
+            return with_inner_types(new, [_aligned(*part) for part in parts])
+    return new
 
 
-def _aligned_field(declared: StructType, old: StructField | None, new: StructField) -> DataType:
+def _aligned_field(declared: StructType, old: StructField | None, new: StructField) -> StructField:
     inner = None if old is None else declared.get(old.name)
     if old is None or inner is None:
-        return new.data_type
-    return _aligned(inner.data_type, old.data_type, new)
+        return StructField(new.name, new.data_type)
+    return StructField(new.name, _aligned(inner.data_type, old.data_type, new.data_type))
 
 
 def _identity(field: StructField) -> object:

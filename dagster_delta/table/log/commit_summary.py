@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.commit_file import CommitActions
 
@@ -25,13 +23,6 @@ _ROW_METRICS = (
     ("numoutputrows",),
     ("numaddedrows",),
 )
-
-
-class _Statistics(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
-_STATISTICS = msgspec.json.Decoder(_Statistics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +130,8 @@ def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | 
             if counts and None not in counts:
                 return sum(count or 0 for count in counts)
     # A rewritten file also holds unchanged rows, so its row count says nothing.
-    return None if rewrites else _recorded_rows(adds)
+    counts = [add.num_records for add in adds]
+    return None if rewrites or None in counts else sum(count or 0 for count in counts)
 
 
 def _count(value: object) -> int | None:
@@ -148,17 +140,3 @@ def _count(value: object) -> int | None:
         return int(str(value))
     except ValueError:
         return None
-
-
-def _recorded_rows(adds: Iterable[AddFile]) -> int | None:
-    total = 0
-    for add in adds:
-        try:
-            rows = None if add.stats is None else _STATISTICS.decode(add.stats).num_records
-        except msgspec.MsgspecError:
-            # Damaged statistics count as missing.
-            rows = None
-        if rows is None:
-            return None
-        total += rows
-    return total

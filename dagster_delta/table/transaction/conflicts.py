@@ -42,7 +42,6 @@ from dagster_delta.protocol.log.conflict_checker import (
     is_blind_append,
 )
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
-from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.transaction.file_actions import store_deletion_vectors
@@ -204,7 +203,7 @@ class MovedGroups:
                 # Rows that were hidden when the file was read have not moved.
                 positions += [start + row - planned.rank(row) for row in new]
             start += num_rows - len(planned)
-        ends = list(accumulate(_num_rows(group.adds)))
+        ends = list(accumulate(map(_num_rows, group.adds)))
         moved = np.array(positions, np.int64)
         homes = np.searchsorted(ends, moved, side="right")
         for home in np.unique(homes).tolist():
@@ -241,7 +240,7 @@ def rebase_rows(
         return None
     latest, vectors = followed
     touched = [add for add in change.adds if add.path in vectors]
-    counts = dict(zip((add.path for add in touched), _num_rows(touched), strict=True))
+    counts = {add.path: _num_rows(add) for add in touched}
     # A file without rows leaves the table.
     kept = [path for path, rows in vectors.items() if len(rows) < counts[path]]
     stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
@@ -295,10 +294,9 @@ def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
     return msgspec.structs.replace(remove, deletion_vector=theirs.deletion_vector)
 
 
-def _num_rows(adds: Sequence[AddFile]) -> list[int]:
-    stats = string_column([add.stats for add in adds])
-    counts: list[int] = parse_statistics_json(stats, ())["num_records"].to_pylist()
-    return counts
+def _num_rows(add: AddFile) -> int:
+    assert add.num_records is not None  # noqa: S101  this process has written or counted it
+    return add.num_records
 
 
 class HiddenRows:
