@@ -96,29 +96,16 @@ class TransactionFacts(msgspec.Struct, frozen=True):
     """Whether it may still commit after a concurrent commit changed the metadata."""
 
 
-class Conflict(msgspec.Struct, frozen=True):
-    """Why a commit cannot be rebased: a value, so that the caller decides how to handle it."""
-
-    kind: type[CommitConflict]
-    """Class of the error to raise."""
-    message: str
-    """What happened and what to do now."""
-    version: int
-    """Version of the concurrent commit."""
-    file: str | None = None
-    """Path of the file that both commits touch."""
-
-    def to_error(self, *, table: str) -> CommitConflict:
-        """The exception for the public edge."""
-        return self.kind(self.message, table=table, version=self.version, file=self.file)
-
-
 def check_conflicts(
     mine: TransactionFacts, concurrent_commits: Iterable[CommitActions]
-) -> Conflict | None:
-    """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe."""
+) -> CommitConflict | None:
+    """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe.
+
+    It is a value, so that the caller decides how to handle it; its message says what happened and
+    what to do now.
+    """
     compatible: list[CommitActions] = []
-    last: Conflict | None = None
+    last: CommitConflict | None = None
     for concurrent in concurrent_commits:
         checks = (_creation, _protocol, _metadata, _transactions, _domains)
         last = next(filter(None, (check(mine, concurrent) for check in checks)), None)
@@ -127,7 +114,7 @@ def check_conflicts(
         compatible.append(concurrent)
     # Files of later commits may have values that the transaction does not know.
     found = [_added(mine, compatible), *(_removed(mine, commit) for commit in compatible), last]
-    return min(filter(None, found), key=lambda conflict: conflict.version, default=None)
+    return min(filter(None, found), key=lambda conflict: conflict.version or 0, default=None)
 
 
 def isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
@@ -142,29 +129,27 @@ def isolation_level(configuration: TableConfiguration, contents: CommitContents)
     return cast("IsolationLevel", configuration.properties.isolation_level)
 
 
-def _creation(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _creation(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     if mine.protocol is not None:
         return None
-    return Conflict(
-        MetadataChanged,
+    return MetadataChanged(
         "another writer created the table first; open it and repeat the write",
-        concurrent.version,
+        version=concurrent.version,
     )
 
 
-def _protocol(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _protocol(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     # Stricter than the reference implementation, which accepts writers that support the new
     # protocol: a commit planned under the old protocol may lack what the new one requires.
     if concurrent.protocol is None or concurrent.protocol == mine.protocol:
         return None
-    return Conflict(
-        ProtocolChanged,
+    return ProtocolChanged(
         f"another writer changed the table's protocol; {_AGAIN}",
-        concurrent.version,
+        version=concurrent.version,
     )
 
 
-def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     if concurrent.metadata is None or concurrent.metadata == mine.metadata:
         return None
     if mine.survives is not None and mine.survives(concurrent.metadata):
@@ -180,15 +165,13 @@ def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | N
         # too would repeat them.
         if not mine.changes_metadata:
             return None
-        return Conflict(
-            MetadataChanged,
+        return MetadataChanged(
             f"another writer gave out values of identity columns, as this write does; {_AGAIN}",
-            concurrent.version,
+            version=concurrent.version,
         )
-    return Conflict(
-        MetadataChanged,
+    return MetadataChanged(
         f"another writer changed the table's schema or properties; {_AGAIN}",
-        concurrent.version,
+        version=concurrent.version,
     )
 
 
@@ -212,30 +195,28 @@ def _without_schema(metadata: Metadata) -> Metadata:
     return msgspec.structs.replace(metadata, schema_string="", configuration=kept)
 
 
-def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     shared = mine.app_ids.intersection(txn.app_id for txn in concurrent.txns)
     if not shared:
         return None
-    return Conflict(
-        ConcurrentTransaction,
+    return ConcurrentTransaction(
         f"another writer committed for the same application ({', '.join(sorted(shared))}); check "
         "that only one process writes under an application id, then repeat the write",
-        concurrent.version,
+        version=concurrent.version,
     )
 
 
-def _domains(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _domains(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     shared = mine.domains.intersection(domain.domain for domain in concurrent.domain_metadata)
     if not shared:
         return None
-    return Conflict(
-        ConcurrentDomainMetadata,
+    return ConcurrentDomainMetadata(
         f"another writer changed the metadata domain {', '.join(sorted(shared))}; {_AGAIN}",
-        concurrent.version,
+        version=concurrent.version,
     )
 
 
-def _added(mine: TransactionFacts, commits: Sequence[CommitActions]) -> Conflict | None:
+def _added(mine: TransactionFacts, commits: Sequence[CommitActions]) -> CommitConflict | None:
     if mine.isolation_level == "SnapshotIsolation":
         return None
     reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
@@ -250,12 +231,11 @@ def _added(mine: TransactionFacts, commits: Sequence[CommitActions]) -> Conflict
         files = mine.reads.may_hold(files) if files and mine.reads.may_hold is not None else ()
     if not files:
         return None
-    return Conflict(
-        ConcurrentAppend,
+    return ConcurrentAppend(
         f"another writer added rows to the part of the table this write depends on; "
         f"{_AGAIN}, or restrict it to partitions that no one else writes",
-        next(version for add, version in added if add is files[0]),
-        files[0].path,
+        version=next(version for add, version in added if add is files[0]),
+        file=files[0].path,
     )
 
 
@@ -267,20 +247,18 @@ def is_blind_append(concurrent: CommitActions) -> bool:
     return says_so and not concurrent.removes
 
 
-def _removed(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _removed(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
     for remove in concurrent.removes:
         if mine.reads.whole_table or remove.path in mine.reads.paths:
-            return Conflict(
-                ConcurrentDeleteRead,
+            return ConcurrentDeleteRead(
                 f"another writer removed a file that this write depends on; {_AGAIN}",
-                concurrent.version,
-                remove.path,
+                version=concurrent.version,
+                file=remove.path,
             )
         if remove.path in mine.removed_paths:
-            return Conflict(
-                ConcurrentDeleteDelete,
+            return ConcurrentDeleteDelete(
                 f"another writer removed a file that this write removes too; {_AGAIN}",
-                concurrent.version,
-                remove.path,
+                version=concurrent.version,
+                file=remove.path,
             )
     return None

@@ -116,11 +116,7 @@ def clone_table(
     )
     if isinstance(outcome, CommitResult):
         return outcome
-    raise (
-        _already_exists(store)
-        if existing is None
-        else outcome.conflict.to_error(table=store.location.uri)
-    )
+    raise _already_exists(store) if existing is None else outcome.conflict
 
 
 def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> Snapshot | None:

@@ -67,7 +67,7 @@ def create_table(
         raise _already_exists(store)
     if existing is None and mode == "ignore":
         return Snapshot.load(store)
-    raise outcome.conflict.to_error(table=store.location.uri)
+    raise outcome.conflict
 
 
 def define_new_table(

@@ -202,7 +202,7 @@ class RowWrite:
             user_info=self.options.commit_info,
         )
         if isinstance(outcome, Conflicted):
-            raise outcome.conflict.to_error(table=self.store.location.uri)
+            raise outcome.conflict
         return outcome
 
     def _planned_configuration(

@@ -33,7 +33,7 @@ from dagster_delta.protocol.log.commit_writer import (
     spell_metrics,
     spell_parameters,
 )
-from dagster_delta.protocol.log.conflict_checker import Conflict, TransactionFacts, check_conflicts
+from dagster_delta.protocol.log.conflict_checker import TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
@@ -112,7 +112,7 @@ class Committed(msgspec.Struct, frozen=True):
 class Conflicted(msgspec.Struct, frozen=True):
     """The commit is certainly not in the log: it conflicts with a concurrent commit."""
 
-    conflict: Conflict
+    conflict: CommitConflict
     commits: tuple[tuple[int, bytes], ...]
     """Every commit after `read_version` that was read, the conflicting one among them: version and
     bytes. Empty if the log does not hold what was read before."""
@@ -197,7 +197,7 @@ def _replaced_log(store: ObjectStore, request: CommitRequest) -> Conflicted | No
     if known is None or known.is_in(store):
         return None
     message = f"{known.absence}; read it again and repeat the write"
-    return Conflicted(Conflict(CommitConflict, message, known.version), ())
+    return Conflicted(CommitConflict(message, version=known.version), ())
 
 
 def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
@@ -282,8 +282,7 @@ def _checked(
         f"a clean-up of the log deleted the commits{after} before this commit was made, so that it "
         "could not follow them; read the table again and repeat the write"
     )
-    conflict = Conflict(CommitConflict, message, version)
-    return Conflicted(conflict, ())
+    return Conflicted(CommitConflict(message, version=version), ())
 
 
 def _follow_commits(

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.errors import (
+    CommitConflict,
     ConcurrentAppend,
     ConcurrentDeleteDelete,
     ConcurrentDeleteRead,
@@ -35,7 +36,6 @@ from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.conflict_checker import (
-    Conflict,
     ReadScope,
     TransactionFacts,
     check_conflicts,
@@ -257,10 +257,10 @@ def rebase_rows(
 
 
 def concurrent_row_changes(
-    conflict: Conflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
+    conflict: CommitConflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
 ) -> list[CommitActions] | None:
     """The concurrent commits, oldest first; None if the change conflicts with them beyond rows."""
-    if facts.isolation_level == "Serializable" or conflict.kind not in _ABOUT_ROWS:
+    if facts.isolation_level == "Serializable" or not isinstance(conflict, _ABOUT_ROWS):
         return None
     concurrent_commits = [decode_commit(data, version=version) for version, data in commits]
     if any(concurrent.protocol or concurrent.metadata for concurrent in concurrent_commits):

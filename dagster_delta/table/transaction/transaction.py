@@ -291,7 +291,7 @@ class Transaction:
         )
         if isinstance(outcome, Conflicted):
             self.created_files.delete()
-            raise outcome.conflict.to_error(table=self.store.location.uri)
+            raise outcome.conflict
         return outcome
 
     def try_commit(
@@ -313,6 +313,7 @@ class Transaction:
                 return CommitResult(outcome.version, counted, newest)
             with self.created_files:
                 if not self._merge_concurrent_row_changes(outcome):
+                    outcome.conflict.table = self.store.location.uri
                     return outcome
 
     def _put(
