@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
-from dagster_delta.protocol.checkpoint.kept_bytes import CHECKPOINT_BYTES_VARIABLE
+from dagster_delta.protocol.checkpoint.reader import CHECKPOINT_BYTES_VARIABLE
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 
 COMMIT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_COMMIT_BYTES"

@@ -19,11 +19,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import CorruptLog, MemoryExhausted
-from dagster_delta.protocol.checkpoint.kept_bytes import (
-    KeptBytes,
-    rows_at_once,
-)
+from dagster_delta.errors import CorruptLog, MemoryExhausted, UnsupportedFeature
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import (
     FETCHED_BYTES,
@@ -39,6 +35,9 @@ from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
+"""Environment variable: memory that the decoded columns of one Parquet file may take."""
 
 _MAY_BE_NULL = ("offset",)
 
@@ -59,6 +58,10 @@ _MANY_ROWS = 262_144
 # Actions that are not about files have many columns, nearly all of them null.
 _TABLE_ACTION_BATCH_ROWS = 16_384
 _READ_BUFFER_BYTES = 1024 * 1024
+# A file of 16 MiB or more is decoded in batches of the usual size. The batches of a smaller file
+# would hold so many of its rows that the limit is noticed too late.
+_FILE_BYTES_PER_ROW = 256
+_FEWEST_ROWS = 1024
 
 
 class CheckpointPart:
@@ -240,7 +243,7 @@ class CheckpointPart:
         if self.num_rows == 0:
             return
         leaves = self._leaves_of(columns)
-        rows = rows_at_once(rows, self._footer[0])
+        rows = min(rows, max(_FEWEST_ROWS, self._footer[0] // _FILE_BYTES_PER_ROW))
         runs = row_group_runs(
             self._metadata, leaves, is_fetched=self._is_remote, max_bytes=self._fetched_bytes
         )
@@ -290,6 +293,45 @@ class CheckpointPart:
             for path, index in self._leaf_indices.items()
             if not wanted.isdisjoint(accumulate(path.split("."), "{}.{}".format))
         ]
+
+
+class KeptBytes:
+    """Adds up the arrays that one read of a file, or of several, keeps: a few bytes of Parquet can
+    list millions of files, or repeat one long path millions of times.
+
+    Beyond the limit, in bytes, it raises UnsupportedFeature.
+    """
+
+    def __init__(self, limit: int | None, path: str, *, size_bytes: int, num_rows: int) -> None:
+        self.limit = limit
+        self.path = path
+        self.size_bytes = size_bytes
+        self.num_rows = num_rows
+        self._kept = 0
+
+    @classmethod
+    def of_all(cls, parts: Sequence[KeptBytes]) -> KeptBytes:
+        """What is kept of several files together, named after the first one."""
+        limits = [part.limit for part in parts if part.limit is not None]
+        return cls(
+            sum(limits) if limits else None,
+            parts[0].path if parts else "",
+            size_bytes=sum(part.size_bytes for part in parts),
+            num_rows=sum(part.num_rows for part in parts),
+        )
+
+    def add(self, arrays: Sequence[pa.Table | pa.Array]) -> None:
+        """Count `pa.Array`s or `pa.Table`s."""
+        if self.limit is None:
+            return
+        self._kept += sum(array.nbytes for array in arrays)
+        if self._kept > self.limit:
+            raise UnsupportedFeature(
+                f"The {self.num_rows} rows of the checkpoint take more than {self.limit} bytes "
+                f"of memory, and the file has {self.size_bytes} bytes: it is damaged or hostile, "
+                f"or {CHECKPOINT_BYTES_VARIABLE} has to be set to a larger number of bytes",
+                file=self.path,
+            )
 
 
 @contextmanager

@@ -22,10 +22,9 @@ from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
-from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
+from dagster_delta.protocol.checkpoint.reader import KeptBytes
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.log.commit_file import TableActions
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -322,8 +321,9 @@ class LogVersion:
         except InvalidTable:
             # The property cannot be used, and has to stay repairable.
             return False
-        is_recent = midnight_before(now_ms) <= self.seen_ms <= now_ms < self.seen_ms + _RECENT_MS
-        return is_recent and is_kept
+        is_recent = now_ms < self.seen_ms + _RECENT_MS
+        is_today = clock.midnight_before(now_ms) <= self.seen_ms <= now_ms
+        return is_today and is_recent and is_kept
 
 
 class FileTotals(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_delta.clock import DAY_MS, midnight_before
 from dagster_delta.errors import (
     DeltaError,
     InvalidArgument,
@@ -20,7 +21,6 @@ from dagster_delta.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from dagster_delta.protocol.log.cleanup import cut_version, expired_log_files, midnight_before
 from dagster_delta.protocol.log.paths import (
     LOG_DIRECTORY,
     SIDECAR_DIRECTORY,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
-_DAY_MS = 24 * _HOUR_MS
 _FILES_PER_DELETE = 1000
 _FIRST_LETTERS = frozenset(".0123456789")
 _OTHERS_CLEAN = (
@@ -158,13 +157,30 @@ def _expired(
     expired = [
         file
         for file in files
-        if is_temporary_file(file.path.rpartition("/")[2]) and file.modified_ms < now_ms - _DAY_MS
+        if is_temporary_file(file.path.rpartition("/")[2]) and file.modified_ms < now_ms - DAY_MS
     ]
     if cut is not None:
-        expired += expired_log_files(files, cut)
+        expired += _files_before(files, cut)
         if has_sidecars:
             expired += _unreferenced_sidecars(store, files, cut, now_ms)
     return expired
+
+
+def _files_before(files: Sequence[ObjectMeta], cut: int) -> list[ObjectMeta]:
+    """The files of versions before the cut, oldest first, so that a crash leaves no gap.
+
+    The commit of the cut is kept too, because only the commit has the provenance.
+    """
+    expired: list[tuple[int, str, ObjectMeta]] = []
+    for file in files:
+        name = parse_log_file_name(file.path.rpartition("/")[2])
+        if name is None:
+            continue
+        # Spec: compacted files that begin at or before the checkpoint are deleted too.
+        is_covered = name.kind is LogFileKind.COMPACTED and name.version == cut
+        if name.version < cut or is_covered:
+            expired.append((name.version, file.path, file))
+    return [file for _, _, file in sorted(expired, key=lambda found: found[:2])]
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
@@ -250,9 +266,7 @@ def _plan(
         return None, None
     num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
     interval = configuration.properties.commits_between_checkpoints(num_files)
-    cut = cut_version(
-        listing, newest, new_checkpoint_after=interval if may_write_checkpoint else None
-    )
+    cut = _cut_version(listing, newest, interval if may_write_checkpoint else None)
     if cut is None or not configuration.supports("checkpointProtection"):
         return cut, None
     protected = configuration.properties.checkpoint_protection_before_version
@@ -264,6 +278,30 @@ def _plan(
             f"and those from {cut} on have to stay",
         )
     return cut, None
+
+
+def _cut_version(
+    listing: LogListing, newest_expired: int, new_checkpoint_after: int | None
+) -> int | None:
+    """The version of a checkpoint that the log may begin with; None if nothing can be deleted.
+
+    The newest expired version is kept, because it is the state of the table at that time. A
+    checkpoint may be written at it if the checkpoint before it is `new_checkpoint_after` versions
+    older, or missing; None if it may not.
+    """
+    earliest = listing.earliest_version
+    if earliest is None:
+        return None
+    # Spec: the newest checkpoint at or before the cut-off commit.
+    cut = max(
+        (checkpoint for checkpoint in listing.checkpoints if checkpoint <= newest_expired),
+        default=None,
+    )
+    if new_checkpoint_after is not None and (
+        cut is None or newest_expired - cut >= new_checkpoint_after
+    ):
+        cut = newest_expired
+    return cut if cut is not None and cut > earliest else None
 
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
@@ -306,7 +344,7 @@ def _unreferenced_sidecars(
 ) -> list[ObjectMeta]:
     """Sidecars that no kept checkpoint names, and that no checkpoint in progress may need."""
     # Spec: files less than a day old, as of midnight, are kept.
-    before_ms = midnight_before(now_ms) - _DAY_MS
+    before_ms = midnight_before(now_ms) - DAY_MS
     old = [
         sidecar for sidecar in store.list_from(SIDECAR_DIRECTORY) if sidecar.modified_ms < before_ms
     ]

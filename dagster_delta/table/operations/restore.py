@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.clock import DAY_MS
 from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 _MAX_EXAMPLES = 5
 _MAX_COMMITS_BACK = 1000
-_DAY_MS = 24 * 60 * 60 * 1000
-
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
 
@@ -210,7 +209,7 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
     distance = newest.version - plan.target.version
     num_ended = 0
     for commit in latest_commits(newest, min(distance, _MAX_COMMITS_BACK)):
-        if now_ms - commit.timestamp_ms > _DAY_MS:
+        if now_ms - commit.timestamp_ms > DAY_MS:
             break
         if commit.operation == "VACUUM END":
             num_ended += 1

@@ -21,7 +21,7 @@ from dagster_delta.engines.engine import Engine, LogPlanner
 from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
+from dagster_delta.protocol.checkpoint.reader import KeptBytes
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
