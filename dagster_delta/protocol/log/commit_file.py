@@ -15,7 +15,7 @@ import gc
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -251,6 +251,12 @@ def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any
     lines = decode_lines(data, _INFO_DECODER, version=version, path=path)
     found = [line.commit_info for line in lines if line.commit_info is not None]
     return found[0] if found else {}
+
+
+def in_commit_timestamp(info: Mapping[str, Any]) -> int | None:
+    """The commit's own timestamp by its commitInfo, in milliseconds since the epoch."""
+    value = info.get("inCommitTimestamp")
+    return value if type(value) is int else None
 
 
 def refuse_repeated(lines: Sequence[TableLine], *, version: int, path: str) -> None:

@@ -21,6 +21,7 @@ from dagster_delta.protocol.log.commit_file import (
     LenientMetadata,
     decode_commit,
     holds_checksum,
+    in_commit_timestamp,
     with_checksum,
 )
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
@@ -134,7 +135,7 @@ def next_version_checksum(
     if num_files < 0 or size_bytes < 0:
         return None
     info = actions.commit_info or {}
-    timestamp, transaction_id = info.get("inCommitTimestamp"), info.get("txnId")
+    transaction_id = info.get("txnId")
     counted = replace(
         previous,
         protocol=actions.protocol or previous.protocol,
@@ -143,7 +144,7 @@ def next_version_checksum(
         size_bytes=size_bytes,
         transactions=_next_transactions(previous, actions),
         domain_metadata=_next_domains(previous, actions),
-        in_commit_timestamp_ms=timestamp if isinstance(timestamp, int) else None,
+        in_commit_timestamp_ms=in_commit_timestamp(info),
         transaction_id=transaction_id if isinstance(transaction_id, str) else None,
         is_own=previous.is_own and CHECKSUM_KEY in info,
     )

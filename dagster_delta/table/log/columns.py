@@ -16,6 +16,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     chunks_where,
     integer_column,
+    map_column,
     string_column,
     whole_array,
 )
@@ -119,22 +120,11 @@ def with_logical_keys(
     """Partition values, a `pa.ChunkedArray` of maps, by the logical names of their columns."""
     if configuration.column_mapping_mode == "none":
         return partition_values
-    physical = string_column(configuration.physical_partition_columns)
-    logical = string_column(configuration.partition_columns)
-    chunks = []
-    for chunk in partition_values.chunks:
-        keys = pc.take(logical, pc.index_in(chunk.keys, value_set=physical))
-        names = pc.coalesce(keys, chunk.keys)
-        entries = pa.StructArray.from_arrays(
-            [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]
-        )
-        buffers = chunk.buffers()[:2]
-        chunks.append(
-            pa.Array.from_buffers(
-                chunk.type, len(chunk), buffers, chunk.null_count, chunk.offset, [entries]
-            )
-        )
-    return pa.chunked_array(chunks, partition_values.type)
+    names = configuration.physical_partition_columns, configuration.partition_columns
+    logical = dict(zip(*names, strict=True))
+    rows = partition_values.to_pylist()
+    named = [{logical.get(key, key): text for key, text in row or ()} for row in rows]
+    return pa.chunked_array([map_column(named)])
 
 
 def listed_files(files: Iterable[ObjectMeta]) -> pa.Table:

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.commit_file import (
+    CommitActions,
+    decode_commit,
+    in_commit_timestamp,
+)
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing, LogSegment, spell_versions
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
@@ -96,21 +100,14 @@ def _decoded(
             timestamp = _own_time(actions)
         if timestamp is None:
             # Done only here, because the time of a file may cost a request.
-            file_times = file_times or _file_times(listing)
+            file_times = file_times or commit_times(listing, sorted(listing.commits))
             timestamp = file_times[raw.version]
         yield RangeCommit(timestamp, actions)
 
 
-def _file_times(listing: LogListing) -> dict[int, int]:
-    versions = sorted(listing.commits)
-    return dict(zip(versions, commit_times(listing, versions), strict=True))
-
-
 def _own_time(actions: CommitActions) -> int | None:
-    time = (actions.commit_info or {}).get("inCommitTimestamp")
-    if not isinstance(time, int) or isinstance(time, bool):
-        return None
-    if not 0 <= time <= _MAX_TIMESTAMP_MS:
+    time = in_commit_timestamp(actions.commit_info or {})
+    if time is not None and not 0 <= time <= _MAX_TIMESTAMP_MS:
         raise InvalidTable(f"The in-commit timestamp {time} is no time; the commit is damaged")
     return time
 
@@ -126,7 +123,9 @@ def committed_at_ms(
     The commit's own timestamp if the table keeps them, else the time of its file.
     """
     if configuration.in_commit_timestamps_enabled:
-        timestamp = _in_commit_timestamp(store, segment, checksum)
+        timestamp = None if checksum is None else checksum.in_commit_timestamp_ms
+        if timestamp is None and segment.commit is not None:
+            timestamp = in_commit_timestamp(read_commit_info(store, segment.version))
         if timestamp is not None:
             return timestamp
     file = segment.commit
@@ -137,27 +136,17 @@ def committed_at_ms(
     return 0 if file is None else file.modified_ms
 
 
-def _in_commit_timestamp(
-    store: ObjectStore, segment: LogSegment, checksum: VersionChecksum | None
-) -> int | None:
-    if checksum is not None and checksum.in_commit_timestamp_ms is not None:
-        return checksum.in_commit_timestamp_ms
-    if segment.commit is None:
-        return None
-    timestamp = read_commit_info(store, segment.version).get("inCommitTimestamp")
-    return timestamp if isinstance(timestamp, int) else None
-
-
-def commit_times(listing: LogListing, versions: Sequence[int]) -> list[int]:
-    """Times of commit files in milliseconds, ascending versions, each later than the one before.
+def commit_times(listing: LogListing, versions: Sequence[int]) -> dict[int, int]:
+    """Times of the commit files of ascending versions in milliseconds, each later than the one
+    before.
 
     Copying a table or a skewed clock may change the order of file times; a version is then dated
     one millisecond after its predecessor.
     """
-    times: list[int] = []
+    times: dict[int, int] = {}
+    latest_ms = -1
     for version in versions:
-        modified = listing.commits[version].modified_ms
-        times.append(max(modified, times[-1] + 1) if times else modified)
+        times[version] = latest_ms = max(listing.commits[version].modified_ms, latest_ms + 1)
     return times
 
 
@@ -265,13 +254,13 @@ class _Times:
             by_file = [version for version in by_file if version < since]
         self.num_by_file = len(by_file)
         """How many versions, the first ones, have the time of their file."""
-        self._file_times = dict(zip(by_file, commit_times(listing, by_file), strict=True))
+        self._file_times = commit_times(listing, by_file)
 
     def of(self, version: int) -> int:
         if version in self._file_times:
             return self._file_times[version]
-        timestamp = read_commit_info(self._store, version).get("inCommitTimestamp")
-        if not isinstance(timestamp, int):
+        timestamp = in_commit_timestamp(read_commit_info(self._store, version))
+        if timestamp is None:
             raise InvalidTable(
                 "The commit has no in-commit timestamp, though the table keeps them since before; "
                 "open the table by version",

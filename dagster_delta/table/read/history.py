@@ -14,7 +14,7 @@ from typing import Any
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, VersionNotFound
-from dagster_delta.protocol.log.commit_file import decode_commit_info
+from dagster_delta.protocol.log.commit_file import decode_commit_info, in_commit_timestamp
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
@@ -102,7 +102,7 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     store = snapshot.store
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
-    times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
+    times = commit_times(listing, versions[::-1])
     entries = []
     for commit in read_versions(
         store, listing, [version for version in versions if version >= first]
@@ -110,8 +110,8 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
         is_own = has_own_times and commit.version >= own_times_since
-        own_time = info.get("inCommitTimestamp") if is_own else None
-        time = own_time if isinstance(own_time, int) else times[commit.version]
+        own_time = in_commit_timestamp(info) if is_own else None
+        time = times[commit.version] if own_time is None else own_time
         entries.append(HistoryEntry(commit.version, time, info))
     return entries
 

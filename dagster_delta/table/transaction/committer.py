@@ -24,7 +24,11 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.commit_file import (
+    CommitActions,
+    decode_commit,
+    in_commit_timestamp,
+)
 from dagster_delta.protocol.log.commit_writer import (
     CommitInfo,
     CommitSlot,
@@ -317,11 +321,6 @@ def _follow_commits(
         if info.get("txnId") == request.transaction_id:
             return Committed(version, tuple(progress.commits))
         progress.base_version = version
-        progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
+        progress.previous_ms = max(progress.previous_ms, in_commit_timestamp(info) or 0)
         assigned = parse_high_water_mark(concurrent.domain_metadata)
         progress.highest_row_id = max(progress.highest_row_id, assigned)
-
-
-def _in_commit_ms(info: Mapping[str, object]) -> int:
-    value = info.get("inCommitTimestamp")
-    return value if isinstance(value, int) else 0
