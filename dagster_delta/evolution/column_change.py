@@ -56,7 +56,6 @@ from dagster_delta.protocol.features.column_change import (
     Position,
     is_filled,
     published_schema,
-    without_mark,
 )
 from dagster_delta.protocol.features.column_mapping import (
     ID_KEY,
@@ -396,7 +395,8 @@ def refuse_altering_changing_column(
     change = ColumnChange.of(planned)
     if change is None:
         return
-    is_other = _facets(change.source(current.schema)) != _facets(change.source(planned.schema))
+    old, new = (change.source(table.schema) for table in (current, planned))
+    is_other = (old and old.without("comment")) != (new and new.without("comment"))
     if is_other or _alteration(planned, change) is not None:
         raise SchemaChangeRefused(
             f"the type of column {dotted(change.path)} is being changed, and until that is "
@@ -404,13 +404,6 @@ def refuse_altering_changing_column(
             "first",
             column=dotted(change.path),
         )
-
-
-def _facets(source: StructField | None) -> StructField | None:
-    if source is None:
-        return None
-    metadata = {key: value for key, value in source.metadata.items() if key != "comment"}
-    return replace(source, metadata=metadata)
 
 
 def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
@@ -465,8 +458,9 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
     """
     if COLUMN_CHANGE_KEY in concurrent.configuration:
         began = COLUMN_CHANGE_KEY not in mine.configuration
-        return began and _without_ids(without_mark(concurrent)) == _without_ids(mine)
-    if concurrent == without_mark(mine):
+        unmarked = concurrent.without(COLUMN_CHANGE_KEY, MAX_COLUMN_ID_KEY)
+        return began and unmarked == mine.without(MAX_COLUMN_ID_KEY)
+    if concurrent == mine.without(COLUMN_CHANGE_KEY):
         return True
     # The protocol does not affect the new metadata.
     old = TableConfiguration(Protocol(min_reader_version=1, min_writer_version=2), mine)
@@ -475,11 +469,6 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
         return False
     is_prepared = all(is_filled(add.tags, change.id) for add in adds)
     return is_prepared and concurrent == published_configuration(old, change).metadata
-
-
-def _without_ids(metadata: Metadata) -> Metadata:
-    kept = {key: value for key, value in metadata.configuration.items() if key != MAX_COLUMN_ID_KEY}
-    return msgspec.structs.replace(metadata, configuration=kept)
 
 
 # Publish and cancel
@@ -526,7 +515,9 @@ def published_clustering(
 
 def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
     """Protocol and metadata without the mark."""
-    return TableConfiguration(configuration.protocol, without_mark(configuration.metadata))
+    return TableConfiguration(
+        configuration.protocol, configuration.metadata.without(COLUMN_CHANGE_KEY)
+    )
 
 
 # The actions of ALTER TABLE that make one online change

@@ -113,12 +113,7 @@ _Prepare = Callable[[TableConfiguration], TableConfiguration]
 
 def _without_properties(*keys: str) -> _Prepare:
     def prepare(configuration: TableConfiguration) -> TableConfiguration:
-        kept = {
-            key: value
-            for key, value in configuration.metadata.configuration.items()
-            if key not in keys
-        }
-        return configuration.with_properties(kept)
+        return TableConfiguration(configuration.protocol, configuration.metadata.without(*keys))
 
     return prepare
 

@@ -154,6 +154,11 @@ class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     configuration: dict[str, str]
     """Table properties."""
 
+    def without(self, *keys: str) -> Metadata:
+        """The metadata without some properties."""
+        kept = {key: value for key, value in self.configuration.items() if key not in keys}
+        return msgspec.structs.replace(self, configuration=kept)
+
 
 class Protocol(_Wire, frozen=True, kw_only=True):
     """What a client must support to read or write the table. Spec: Protocol Evolution."""

@@ -22,7 +22,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.parquet.writer import write_data_files
-from dagster_delta.protocol.features.column_change import without_mark
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.schema import PrimitiveType, StructType
@@ -66,7 +66,7 @@ def read(table: DeltaTable, **options: Any) -> list[dict[str, Any]]:
 def as_foreign_writer(store: Any, rows: pa.Table) -> None:
     """Append as a writer does that knows nothing of the mark."""
     snapshot = opened(store).snapshot()
-    plain = TableConfiguration(snapshot.protocol, without_mark(snapshot.metadata))
+    plain = TableConfiguration(snapshot.protocol, snapshot.metadata.without(COLUMN_CHANGE_KEY))
     schema = to_arrow_schema(snapshot.schema)
     spec = write_spec(plain, store.location)
     transaction = Transaction(store, snapshot)

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from dagster_delta.errors import InvalidTable
-from dagster_delta.protocol.actions import AddFile, Metadata
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructField, StructType, inner_parts
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
@@ -148,7 +148,7 @@ def filled_configuration(
     if source is None:
         return None
     name = shadow_name(change)
-    properties = dict(without_mark(configuration.metadata).configuration)
+    properties = dict(configuration.metadata.without(COLUMN_CHANGE_KEY).configuration)
     named = configuration.properties.data_skipping_stats_columns
     limit = configuration.properties.data_skipping_num_indexed_cols
     if named is not None and any(path[0].casefold() == source.name.casefold() for path in named):
@@ -185,12 +185,6 @@ def _place(fields: list[StructField], position: Position) -> int:
     after = position.after.casefold()
     # The neighbour may have been dropped since: then the column goes last.
     return names.index(after) + 1 if after in names else len(fields)
-
-
-def without_mark(metadata: Metadata) -> Metadata:
-    """The metadata of a table in which no column is being changed."""
-    kept = {key: value for key, value in metadata.configuration.items() if key != COLUMN_CHANGE_KEY}
-    return msgspec.structs.replace(metadata, configuration=kept)
 
 
 def untagged(add: AddFile) -> AddFile:

@@ -191,8 +191,7 @@ def adds_nullable_columns(before: Metadata, after: Metadata) -> bool:
 
 
 def _without_schema(metadata: Metadata) -> Metadata:
-    kept = {key: value for key, value in metadata.configuration.items() if key != _MAX_COLUMN_ID}
-    return msgspec.structs.replace(metadata, schema_string="", configuration=kept)
+    return msgspec.structs.replace(metadata.without(_MAX_COLUMN_ID), schema_string="")
 
 
 def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
