@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     MAX_NESTING,
     ArrayType,
@@ -20,6 +22,7 @@ from dagster_delta.protocol.schema import (
     nesting_of,
     walk_fields,
 )
+from dagster_delta.protocol.statistics.statistics import statistics_columns
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 # Files of unmapped tables use the logical names, and Spark's Parquet readers refuse other
@@ -161,3 +164,26 @@ def check_column_names(
                 "properties of DeltaTable.create)",
                 column=column,
             )
+
+
+def layout_problem(
+    configuration: TableConfiguration, path: tuple[str, ...], *, unordered: Collection[str]
+) -> str | None:
+    """Why rows cannot be laid out by the column at a path, in the schema's spelling; None if they
+    can. Beside structs, arrays and maps, types with the names `unordered` cannot be compared.
+    """
+    fields = configuration.schema.fields_along(path)
+    if len(fields) < len(path):
+        return "it is part of an array or a map, or leads into a column that is no struct"
+    kind = fields[-1].data_type
+    if inner_types(kind) or str(kind) in unordered:
+        return f"values of type {kind} have no order for that"
+    mode = configuration.column_mapping_mode
+    physical = tuple(physical_name(field, mode) for field in fields)
+    if physical not in {column.path for column in statistics_columns(configuration)}:
+        # Spec: writers MUST write per-file statistics on the clustering columns.
+        return (
+            "files have no statistics on it, by which readers skip files: move it to the front, or "
+            "add it to delta.dataSkippingStatsColumns, and rewrite the table"
+        )
+    return None

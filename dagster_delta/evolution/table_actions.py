@@ -14,6 +14,7 @@ import msgspec
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.column_rules import layout_problem
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
@@ -24,14 +25,13 @@ from dagster_delta.evolution.properties import normalize_properties, unset_prope
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructType
-from dagster_delta.protocol.statistics.statistics import statistics_columns
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 
 _CONSTRAINT_NAME = re.compile(r"[\w -]+")
 _MAX_CLUSTERING_COLUMNS = 4
+_UNCLUSTERED = frozenset({"boolean", "binary", "variant", "void"})
 
 
 class AddConstraint(SchemaAction, frozen=True):
@@ -196,31 +196,13 @@ def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
 
 
 def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
-    column = dotted(path)
-    fields = configuration.schema.fields_along(path)
-    if len(fields) < len(path):
+    if problem := layout_problem(configuration, path, unordered=_UNCLUSTERED):
+        column = dotted(path)
         raise SchemaChangeRefused(
-            f"column {column} lies in an array or a map, by which nothing is clustered",
-            column=column,
+            f"the table cannot be clustered by column {column}: {problem}", column=column
         )
-    level = fields[-1].data_type
-    physical = [physical_name(field, configuration.column_mapping_mode) for field in fields]
-    if isinstance(level, StructType | ArrayType | MapType) or level in (
-        PrimitiveType("boolean"),
-        PrimitiveType("binary"),
-        PrimitiveType("variant"),
-    ):
-        raise SchemaChangeRefused(
-            f"column {column} is of type {level}, by which nothing is clustered", column=column
-        )
-    if tuple(physical) not in {column.path for column in statistics_columns(configuration)}:
-        # Spec: writers MUST write per-file statistics on the clustering columns.
-        raise SchemaChangeRefused(
-            f"column {column} has no statistics, which clustering needs; move it to the front, or "
-            "add it to delta.dataSkippingStatsColumns",
-            column=column,
-        )
-    return physical
+    mode = configuration.column_mapping_mode
+    return [physical_name(field, mode) for field in configuration.schema.fields_along(path)]
 
 
 class DropFeature(SchemaAction, frozen=True):

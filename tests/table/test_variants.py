@@ -279,8 +279,10 @@ REFUSED: dict[str, Callable[[DeltaTable], object]] = {
     "cannot be partitioned by v": lambda _: DeltaTable("memory://by", must_exist=False).append(
         rows(1), partition_by=["v"]
     ),
-    "no order to sort v by": lambda table: table.optimize(zorder_by=["v"]),
-    "column v is of type variant, by which": lambda t: t.alter("ALTER TABLE t CLUSTER BY (v)"),
+    "cannot be sorted by v: values of type variant": lambda table: table.optimize(zorder_by=["v"]),
+    "clustered by column v: values of type variant": lambda t: t.alter(
+        "ALTER TABLE t CLUSTER BY (v)"
+    ),
     "cannot be generated": lambda _: DeltaTable.create(
         "memory://gen", [Column("s", "string"), Column("v", "variant", generated_as="s")]
     ),

@@ -32,12 +32,11 @@ from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, find_place, to_path
+from dagster_delta.evolution.column_rules import layout_problem
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField, StructType
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, integer_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.log.columns import total_bytes
@@ -488,40 +487,18 @@ def zorder_columns(
             "the table has clustering columns, which say how its rows are laid out; leave "
             f"{option} out"
         )
-    indexed = {column.path for column in statistics_columns(configuration)}
     found: list[tuple[str, ...]] = []
     for name in columns:
         path = find_place(configuration.schema, to_path(name)).path
-        fields = configuration.schema.fields_along(path)
-        if len(fields) < len(path):
-            raise InvalidArgument(f"{name} leads into a column that is no struct", column=name)
-        _check(configuration, name, fields, option)
-        mode = configuration.column_mapping_mode
-        if tuple(physical_name(field, mode) for field in fields) not in indexed:
-            raise InvalidArgument(
-                f"files have no statistics on {name}, so sorting by it would let no reader skip a "
-                "file; extend delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols, "
-                "and rewrite the table, or choose another column",
-                column=name,
-            )
-        if path in found:
-            raise InvalidArgument(f"{option} names {name} twice", column=name)
+        problem = layout_problem(configuration, path, unordered=_UNORDERED)
+        if path[0] in configuration.partition_columns:
+            problem = "it is a partition column, whose values are apart already"
+        elif path in found:
+            problem = f"{option} names it twice"
+        if problem is not None:
+            raise InvalidArgument(f"rows cannot be sorted by {name}: {problem}", column=name)
         found.append(path)
     return tuple(found)
-
-
-def _check(
-    configuration: TableConfiguration, name: str, fields: tuple[StructField, ...], option: str
-) -> None:
-    if fields[0].name in configuration.partition_columns:
-        raise InvalidArgument(
-            f"{name} is a partition column: its values are apart already; leave it out of {option}",
-            column=name,
-        )
-    kind = fields[-1].data_type
-    unordered = isinstance(kind, PrimitiveType) and kind.name in _UNORDERED
-    if unordered or isinstance(kind, (StructType, ArrayType, MapType)):
-        raise InvalidArgument(f"values of type {kind} have no order to sort {name} by", column=name)
 
 
 def _plan_cubes(
