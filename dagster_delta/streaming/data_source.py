@@ -57,9 +57,8 @@ from dagster_delta.streaming.options import (
     parse_source_options,
 )
 from dagster_delta.table.log.reader import located
-from dagster_delta.table.operations.append import append_rows
 from dagster_delta.table.operations.overwrite import overwrite_rows
-from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite
+from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite, append_rows
 from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 

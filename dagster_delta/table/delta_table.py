@@ -330,7 +330,7 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
             cluster_by=cluster_by,
             absent=absent,
         )
-        append, write = operations.append.append_rows, operations.row_write.RowWrite
+        append, write = operations.row_write.append_rows, operations.row_write.RowWrite
         recent = self._recent()
         if recent is not None and _is_in_memory(data):
             try:
@@ -447,7 +447,9 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
             commit_info=commit_info,
             on_conflict=on_conflict,
         )
-        deleted = operations.delete.delete_rows(self._existing(), where, options, clock=now_ms)
+        deleted = operations.row_statements.delete_rows(
+            self._existing(), where, options, clock=now_ms
+        )
         return self._settle(deleted, engine, None)
 
     def update(
@@ -486,7 +488,9 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
             commit_info=commit_info,
             on_conflict=on_conflict,
         )
-        updated = operations.update.update_rows(self._existing(), set, where, options, clock=now_ms)
+        updated = operations.row_statements.update_rows(
+            self._existing(), set, where, options, clock=now_ms
+        )
         return self._settle(updated, engine, None)
 
     def merge(

@@ -8,22 +8,19 @@ from dagster_delta.lazy_modules import submodules_of
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations import alter as alter
-    from dagster_delta.table.operations import append as append
     from dagster_delta.table.operations import clone as clone
     from dagster_delta.table.operations import column_change as column_change
     from dagster_delta.table.operations import configuration_change as configuration_change
     from dagster_delta.table.operations import convert as convert
     from dagster_delta.table.operations import create as create
-    from dagster_delta.table.operations import delete as delete
     from dagster_delta.table.operations import fsck as fsck
     from dagster_delta.table.operations import health as health
     from dagster_delta.table.operations import merge as merge
     from dagster_delta.table.operations import optimize as optimize
     from dagster_delta.table.operations import overwrite as overwrite
     from dagster_delta.table.operations import restore as restore
-    from dagster_delta.table.operations import row_changes as row_changes
+    from dagster_delta.table.operations import row_statements as row_statements
     from dagster_delta.table.operations import row_write as row_write
-    from dagster_delta.table.operations import update as update
     from dagster_delta.table.operations import vacuum as vacuum
     from dagster_delta.table.operations import vacuum_plan as vacuum_plan
     from dagster_delta.table.operations import write_planning as write_planning

@@ -9,8 +9,6 @@ Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC F
 
 from __future__ import annotations
 
-import datetime as dt
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ import msgspec
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines import change_engine, embedded_engine, engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
@@ -30,9 +27,8 @@ from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import SelectedRows, read_plan, select_rows
+from dagster_delta.table.read.file_planner import SelectedRows, read_plan
 from dagster_delta.table.transaction.file_actions import (
     added_row,
     descriptor_of,
@@ -40,99 +36,17 @@ from dagster_delta.table.transaction.file_actions import (
     store_deletion_vectors,
     tombstone,
 )
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
     from dagster_delta.sql.expressions import SqlExpression
-    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.conflicts import SelectsRows
-    from dagster_delta.table.transaction.retries import StatementOptions
 
 
 RowChangeMetrics = dict[str, int]
 """What a change did, by the names of commitInfo."""
 CHANGED_ROWS = "numChangedRows"
 """Stands for the rows that left or changed, which each statement calls otherwise."""
-
-
-class RowStatement(msgspec.Struct, frozen=True):
-    """One attempt of a DELETE or an UPDATE."""
-
-    name: str
-    transaction: Transaction
-    snapshot: Snapshot
-    where: SqlExpression | None
-    options: StatementOptions
-    asked: Engine | None
-    """The engine that the caller chose."""
-    started: float
-
-    @classmethod
-    def begin(
-        cls,
-        name: str,
-        snapshot: Snapshot,
-        where: str | None,
-        options: StatementOptions,
-        clock: Clock,
-    ) -> RowStatement:
-        """An attempt on a version."""
-        started, asked = time.perf_counter(), change_engine(options.engine)
-        transaction = Transaction(snapshot.store, snapshot, clock=clock)
-        refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
-        expression = None
-        if where is not None:
-            zone = (asked or embedded_engine()).time_zone
-            expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC), zone)
-            check_repeatable(expression, f"the condition of {name}")
-        return cls(name, transaction, snapshot, expression, options, asked, started)
-
-    @property
-    def zone(self) -> str:
-        """The time zone of the expressions."""
-        return (self.asked or embedded_engine()).time_zone
-
-    def engine_of(self, assignments: tuple[Assignment, ...]) -> Engine:
-        """The engine that the caller or the expressions ask for."""
-        where = () if self.where is None else (self.where,)
-        expressions = (*where, *(assignment.value for assignment in assignments))
-        return self.asked or engine_for_changes(expressions, self.transaction.store, self.zone)
-
-    def run(
-        self,
-        engine: Engine,
-        parameters: Mapping[str, object],
-        assignments: tuple[Assignment, ...] = (),
-    ) -> CommitResult:
-        """Change the selected rows, and commit that."""
-        self.transaction.stage_applications(self.options)
-        selected = select_rows(self.snapshot, self.where, engine)
-        scanned = time.perf_counter()
-        if not selected.files.num_rows and self.options.records_nothing:
-            # As in the reference implementation, what changes nothing makes no version.
-            metrics = self._metrics(_count([], [], None), scanned)
-            return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
-        with self.transaction.created_files:
-            counts = change_rows(
-                self.transaction, selected, engine, assignments=assignments, where=self.where
-            )
-        return self.transaction.commit(
-            self.name,
-            parameters=parameters,
-            metrics=self._metrics(counts, scanned),
-            user_info=self.options.commit_info,
-        )
-
-    def _metrics(self, counts: RowChangeMetrics, scanned: float) -> dict[str, int | str]:
-        now = time.perf_counter()
-        rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"
-        return {
-            **{rows if name == CHANGED_ROWS else name: count for name, count in counts.items()},
-            "executionTimeMs": round((now - self.started) * 1000),
-            "scanTimeMs": round((scanned - self.started) * 1000),
-            "rewriteTimeMs": round((now - scanned) * 1000),
-        }
 
 
 def refuse_append_only(transaction: Transaction, what: str) -> None:
@@ -321,3 +235,7 @@ def _count(
         # Where only files left whose rows the log does not count, the number is not known.
         **({CHANGED_ROWS: sum(known)} if len(known) == len(changed) else {}),
     }
+
+
+NO_CHANGES = _count([], [], None)
+"""The metrics of a change of no row."""

@@ -1,4 +1,5 @@
-"""Rows on their way to a commit: how they are written, and what is staged beside them.
+"""Rows on their way to a commit: how they are written, and what is staged beside them; and APPEND,
+which only adds rows.
 
 Spec: Add File and Remove File; Transaction Identifiers.
 """
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
-from dagster_delta.errors import InvalidCast
+from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -32,6 +33,7 @@ from dagster_delta.table.operations.write_planning import (
     plan_configuration,
     write_spec,
 )
+from dagster_delta.table.read.file_planner import select_rows
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.committer import Conflicted
 from dagster_delta.table.transaction.retries import run_with_retries
@@ -227,6 +229,44 @@ class RowWrite:
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",
         )
+
+
+def append_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
+    """Add rows; without a snapshot, the same commit creates the table.
+
+    After any error but CommitStateUnknown nothing was committed, and new data files are deleted if
+    the store allows.
+    """
+    if write.options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
+        )
+
+    def append() -> CommitResult:
+        if write.options.absent is not None and write.transaction.snapshot is not None:
+            _depend_on_absence(write, write.transaction.snapshot, write.options.absent)
+        configuration = write.stage_configuration()
+        written = write.write_rows(configuration)
+        return write.commit(configuration, {"mode": "Append"}, write_metrics(written))
+
+    return write.run(append, snapshot)
+
+
+def _depend_on_absence(write: RowWrite, snapshot: Snapshot, where: str) -> None:
+    """Make sure that no row satisfies a condition, and that no concurrent commit adds one."""
+    from dagster_delta.table.operations.row_changes import selection
+
+    expression = write.parse_condition(where, snapshot, "the condition of the append")
+    selected = select_rows(snapshot, expression, write.engine)
+    if selected.files.num_rows:
+        raise TableAlreadyExists(
+            f"the table has rows for which {where} holds, and this append is for a table "
+            "without any",
+            table=write.store.location.uri,
+            version=snapshot.version,
+        )
+    selects = selection(write.transaction, write.engine, expression)
+    write.transaction.depend_on(selected.reads, selects=selects)
 
 
 def _files_fit(written_for: TableConfiguration | None, planned: TableConfiguration) -> bool:
