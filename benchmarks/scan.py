@@ -74,7 +74,7 @@ def _table_with_vectors(directory: Path, size: int) -> None:
 def _delete_some(action: dict[str, Any]) -> dict[str, Any]:
     from pyroaring import BitMap64
 
-    from dagster_delta.protocol.features.deletion_vectors import encode_inline
+    from dagster_delta.protocol.features.deletion_vectors import encode_deletion_vector, encode_z85
 
     if "protocol" in action:
         features = ["deletionVectors", "timestampNtz"]
@@ -89,14 +89,13 @@ def _delete_some(action: dict[str, Any]) -> dict[str, Any]:
     if "add" not in action:
         return action
     rows = json.loads(action["add"]["stats"])["numRecords"]
-    vector = encode_inline(
-        BitMap64(random.Random(0).sample(range(rows), int(rows * DELETED_SHARE)))
-    )
+    deleted = BitMap64(random.Random(0).sample(range(rows), int(rows * DELETED_SHARE)))
+    vector = encode_deletion_vector(deleted)
     descriptor = {
         "storageType": "i",
-        "pathOrInlineDv": vector.path_or_inline_dv,
-        "sizeInBytes": vector.size_in_bytes,
-        "cardinality": vector.cardinality,
+        "pathOrInlineDv": encode_z85(vector),
+        "sizeInBytes": len(vector),
+        "cardinality": len(deleted),
     }
     return {"add": {**action["add"], "deletionVector": descriptor}}
 

@@ -35,7 +35,6 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_path,
     encode_deletion_vector_file,
-    encode_inline,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
@@ -61,6 +60,7 @@ from tests.engines.data_tables import (
     schema_of,
     write,
 )
+from tests.inline_vectors import encode_inline
 
 LONG = PrimitiveType("long")
 STRING = PrimitiveType("string")

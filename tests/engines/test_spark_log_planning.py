@@ -23,7 +23,6 @@ from dagster_delta.engines.spark.log_planner import (
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
-from dagster_delta.protocol.features.deletion_vectors import encode_inline
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.table.log import state as log_state
@@ -32,6 +31,7 @@ from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.families import family
 from tests.golden.answers import NAMES, answer, rows_of, table_path
+from tests.inline_vectors import encode_inline
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
 
 if TYPE_CHECKING:

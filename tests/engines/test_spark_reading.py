@@ -26,7 +26,6 @@ from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.engines.spark.session.session import FIELD_ID_READ
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.features.deletion_vectors import encode_inline
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from tests.engines.data_tables import (
@@ -39,6 +38,7 @@ from tests.engines.data_tables import (
     write,
 )
 from tests.golden.answers import rows_of, table_path
+from tests.inline_vectors import encode_inline
 from tests.table.logs import edited
 
 if TYPE_CHECKING:

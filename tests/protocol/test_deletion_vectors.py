@@ -21,11 +21,11 @@ from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_range,
     encode_deletion_vector,
     encode_deletion_vector_file,
-    encode_inline,
     encode_z85,
     parse_inline,
     read_from_file_bytes,
 )
+from tests.inline_vectors import encode_inline
 
 FILE_ID = uuid.UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
 

@@ -24,10 +24,10 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.features.deletion_vectors import (
     encode_deletion_vector_file,
-    encode_inline,
 )
 from dagster_delta.protocol.log.paths import checkpoint_path, checksum_path, commit_path
 from dagster_delta.table.delta_table import DeltaTable
+from tests.inline_vectors import encode_inline
 from tests.table.logs import (
     ADD_TYPE,
     CHECKPOINT_TYPES,

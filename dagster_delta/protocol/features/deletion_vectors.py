@@ -131,17 +131,6 @@ def parse_inline(descriptor: DeletionVectorDescriptor) -> BitMap64:
     return _check_cardinality(decode_deletion_vector(data[: descriptor.size_in_bytes]), descriptor)
 
 
-def encode_inline(bitmap: BitMap64) -> DeletionVectorDescriptor:
-    """A descriptor that stores the vector in the log itself."""
-    data = encode_deletion_vector(bitmap)
-    return DeletionVectorDescriptor(
-        storage_type="i",
-        path_or_inline_dv=encode_z85(data),
-        size_in_bytes=len(data),
-        cardinality=len(bitmap),
-    )
-
-
 def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
     """Path of the file that holds the vector: relative to the table root, or absolute; decoded.
 
