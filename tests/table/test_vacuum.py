@@ -161,7 +161,10 @@ def test_a_retention_below_the_one_of_the_table_is_refused() -> None:
 
 
 def test_hidden_names_stay_but_for_change_data_and_partitions() -> None:
-    is_ours = is_vacuumed(["_p", "q", ".r"])
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    rows = pa.table({name: [1] for name in ("_p", "q", ".r", "id")})
+    table.append(rows, partition_by=["_p", "q", ".r"])
+    is_ours = is_vacuumed(Snapshot.load(table.store).configuration)
     taken = [
         "a.parquet",
         "q=1/a.parquet",
@@ -194,13 +197,15 @@ def test_hidden_names_stay_but_for_change_data_and_partitions() -> None:
 
 
 def test_the_metadata_of_another_format_over_the_same_files_stay() -> None:
-    is_ours = is_vacuumed([], others=["metadata"])
-    assert not is_ours("metadata/v1.metadata.json")
-    assert is_ours("metadata.parquet")
-    assert is_vacuumed([])("metadata/a.parquet")
     properties = {"delta.universalFormat.enabledFormats": "iceberg"}
+    for given in (properties, None):
+        is_ours = is_vacuumed(Snapshot.load(make(1, given).store).configuration)
+        assert is_ours("metadata.parquet")
+        assert is_ours("metadata/a.parquet") is (given is None)
     table = make(1, properties)
     table.store.put("metadata/v1.metadata.json", b"{}")
+    found = table.unreferenced_files()
+    assert found.files["is_vacuumed"].to_pylist() == [False]
     assert vacuum(table, days=8).num_files == 0
 
 

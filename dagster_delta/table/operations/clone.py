@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.clock import Clock
+from dagster_delta.clock import DAY_MS, Clock
 from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.properties import set_properties
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
@@ -59,7 +59,6 @@ _NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
-_REUSED_FOR_MS = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +361,7 @@ class _DeepCopy:
         self.vectors: dict[str, FileCopy] = {}
         """Copies of the files with deletion vectors, by path in the clone."""
         self._partition_columns = source.configuration.physical_partition_columns
-        self._reused_since_ms = now_ms - _REUSED_FOR_MS
+        self._reused_since_ms = now_ms - DAY_MS
         self._taken: set[str] = set()
         self._live: dict[str, tuple[int, int]] = {}
         self._live_vectors: frozenset[str] = frozenset()

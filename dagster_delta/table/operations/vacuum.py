@@ -39,7 +39,6 @@ from dagster_delta.table.operations.vacuum_plan import (
     EmptiedDirectories,
     ListedFiles,
     NeededFiles,
-    is_entered,
     is_vacuumed,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -52,7 +51,6 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 
 _LOG = logging.getLogger(__name__)
 
-_UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
@@ -149,13 +147,8 @@ class _Found:
 
 
 def _find_listed(snapshot: Snapshot, needed: NeededFiles) -> _Found:
-    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
-    listed = ListedFiles(
-        snapshot.store,
-        is_vacuumed(columns, others=others),
-        is_entered(columns, others=others),
-        needed.of(snapshot).mask,
-    )
+    is_ours = is_vacuumed(snapshot.configuration)
+    listed = ListedFiles(snapshot.store, is_ours, needed.of(snapshot).mask)
     # Commits made during the listing count as well.
     latest = snapshot.update()
     newer = None
@@ -174,8 +167,7 @@ def _find_listed(snapshot: Snapshot, needed: NeededFiles) -> _Found:
 
 def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     removed, last = _removed_files(snapshot, needed.before_ms)
-    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
-    is_ours = is_vacuumed(columns, others=others)
+    is_ours = is_vacuumed(snapshot.configuration)
     inside = [_is_relative(path) and is_ours(path) for path in removed["path"].to_pylist()]
     files = removed.filter(boolean_column(inside))
     # A restore that was committed while the log was read may have made files live again.
@@ -187,12 +179,6 @@ def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
 def _is_relative(path: str) -> bool:
     names = path.split("/")
     return scheme_of(path) is None and not {"", ".", ".."}.intersection(names)
-
-
-def _other_formats(snapshot: Snapshot) -> tuple[str, ...]:
-    # The Iceberg metadata of such a table are in a directory without an underscore.
-    is_uniform = _UNIVERSAL_FORMAT in snapshot.configuration.metadata.configuration
-    return ("metadata",) if is_uniform else ()
 
 
 @dataclass(frozen=True, slots=True)

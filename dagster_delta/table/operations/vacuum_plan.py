@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, vector_files
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import (
@@ -51,35 +52,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CHANGE_DATA = "_change_data"
+_UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
 _UNUSUAL_PATH = "[%:]|^/|[./]/"
 """Matches every path in the log that may reach a file under another spelling."""
 
 
-def is_entered(
-    partition_columns: Sequence[str], *, others: Sequence[str] = ()
-) -> Callable[[str], bool]:
-    """A test of whether a directory, relative to the root, may hold files to delete."""
-    is_ours = is_vacuumed(partition_columns, others=others)
-    # Only the directories of a file matter here, not its own name.
-    return lambda directory: is_ours(f"{directory}/x")
-
-
-def is_vacuumed(
-    partition_columns: Sequence[str], *, others: Sequence[str] = ()
-) -> Callable[[str], bool]:
+def is_vacuumed(configuration: TableConfiguration) -> Callable[[str], bool]:
     """A test of whether VACUUM may delete a path, relative to the root.
 
     Names that begin with `_` or `.`, at any depth, belong to others: the log, indexes, temporary
     files of engines. Exceptions are change data, directories of partition columns with such a name,
-    and temporary files that a crash of this library left behind. `others` are directories of the
-    root that belong to another format over the same data files; partition columns have their
-    physical names.
+    and temporary files that a crash of this library left behind. The Iceberg metadata of a table
+    that has them are in a directory without an underscore.
     """
-    foreign = tuple(f"{other}/" for other in others)
-    prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
+    has_iceberg = _UNIVERSAL_FORMAT in configuration.metadata.configuration
+    names = configuration.physical_partition_columns
+    prefixes = tuple(f"{name}=" for name in names if name[:1] in ("_", "."))
 
     def is_ours(path: str) -> bool:
-        if path.startswith(foreign):
+        if has_iceberg and path.startswith("metadata/"):
             return False
         # Nearly every path has no such name in it, and is then not split.
         if path[0] not in "_." and "/_" not in path and "/." not in path:
@@ -125,7 +116,15 @@ class ReferencedFiles:
     def add_decoded(self, paths: Iterable[str]) -> None:
         """Add files by their decoded paths."""
         for path in paths:
-            self._take_decoded(path)
+            if path.startswith("/") or scheme_of(path) is not None:
+                self._names.add(path.rpartition("/")[2])
+                continue
+            self._paths.add(path)
+            if "./" in path or "//" in path:
+                normal = posixpath.normpath(path)
+                self._paths.add(normal)
+                if normal.startswith("../"):
+                    self._names.add(normal.rpartition("/")[2])
 
     def mask(self, paths: pa.Array) -> pa.BooleanArray:
         """For each listed path, whether the table needs it.
@@ -140,23 +139,8 @@ class ReferencedFiles:
     def add_paths(self, spelled: Iterable[str]) -> None:
         """Add files by their paths as in the log."""
         for path in spelled:
-            if "%" in path:
-                # Decoded as the protocol says, and undecoded, for writers that do not encode.
-                self._take_decoded(path)
-                self._take_decoded(decode_path(path))
-            else:
-                self._take_decoded(path)
-
-    def _take_decoded(self, path: str) -> None:
-        if path.startswith("/") or scheme_of(path) is not None:
-            self._names.add(path.rpartition("/")[2])
-            return
-        self._paths.add(path)
-        if "./" in path or "//" in path:
-            normal = posixpath.normpath(path)
-            self._paths.add(normal)
-            if normal.startswith("../"):
-                self._names.add(normal.rpartition("/")[2])
+            # Decoded as the protocol says, and undecoded, for writers that do not encode.
+            self.add_decoded({path, decode_path(path)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +234,15 @@ _LOG_BELOW = f"/{LOG_DIRECTORY}/"
 class ListedFiles:
     """The unneeded files of a store; the others are only counted.
 
-    `is_ours` says whether a path may be listed; it is not called for paths in a directory that it
-    and `may_enter` refuse. `is_needed` gives, for a `pa.StringArray` of paths, which of them are
-    needed. Paths are relative to the root. The files of a table below the root belong to that one,
-    and are left out.
+    `is_ours` says whether a path may be listed; a directory whose files it refuses is not read.
+    `is_needed` gives, for a `pa.StringArray` of paths, which of them are needed. Paths are relative
+    to the root. The files of a table below the root belong to that one, and are left out.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         is_ours: Callable[[str], bool],
-        may_enter: Callable[[str], bool],
         is_needed: Callable[[pa.Array], pa.BooleanArray],
     ) -> None:
         self._root = store.local_path("")
@@ -270,7 +252,7 @@ class ListedFiles:
         self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
         if self._root is not None:
             # Sizes and times are read later, only for the files that remain.
-            paths = _local_paths(self._root, may_enter)
+            paths = _local_paths(self._root, is_ours)
             listed: Iterator[ObjectMeta] = (ObjectMeta(path, 0, 0) for path in paths)
         else:
             listed = self._noting_tables_below(store.list_recursive())
@@ -316,7 +298,7 @@ class ListedFiles:
                 yield ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
-def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
+def _local_paths(root: str, is_ours: Callable[[str], bool]) -> Iterator[str]:
     """Paths of files and links. Links to directories are not followed, and other tables not
     entered.
     """
@@ -329,7 +311,8 @@ def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
                     path = f"{current}{entry.name}"
                     if not entry.is_dir(follow_symlinks=False):
                         yield path
-                    elif may_enter(path) and not os.path.isdir(f"{root}/{path}/{LOG_DIRECTORY}"):
+                    # Only the directories of a file matter here, not its own name.
+                    elif is_ours(f"{path}/x") and not os.path.isdir(f"{root}/{path}{_LOG_BELOW}"):
                         pending.append(f"{path}/")
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -402,11 +385,10 @@ def find_unreferenced_files(snapshot: Snapshot) -> UnreferencedFiles:
     """List the root of the table and compare it with every version in the log."""
     of_log = NeededFiles(before_ms=0, retention_ms=2**62)
     referenced = of_log.of(snapshot)
-    is_ours = is_vacuumed(snapshot.configuration.physical_partition_columns)
+    is_ours = is_vacuumed(snapshot.configuration)
     listed = ListedFiles(
         snapshot.store,
         lambda path: not path.startswith(f"{LOG_DIRECTORY}/"),
-        lambda directory: directory != LOG_DIRECTORY,
         lambda paths: referenced.mask(_without_checksums(paths)),
     )
     # Files of commits made during the listing are referenced, too.
