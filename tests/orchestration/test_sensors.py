@@ -31,7 +31,11 @@ from dagster_delta.errors import (
 from dagster_delta.orchestration.sensors import sensors
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
-from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
+from dagster_delta.orchestration.sensors.table_watcher import (
+    SensorState,
+    TableState,
+    WaitingChanges,
+)
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable

@@ -34,9 +34,11 @@ from dagster_delta.orchestration.sensors.table_watcher import (
     CommitRules,
     PartitionFilter,
     PollResult,
+    SensorState,
+    TableState,
+    WaitingChanges,
     poll_tables,
 )
-from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -267,9 +269,7 @@ def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
     return None
 
 
-def _asset_key(
-    name: str, options: DeltaSensorOptions, *, several: bool
-) -> Callable[[str], dg.AssetKey] | None:
+def _asset_key(name: str, options: DeltaSensorOptions, *, several: bool) -> AssetKeyFor | None:
     given = options.get("asset_key")
     if given is None:
         return None
@@ -332,7 +332,7 @@ class Watch:
         )
         if self.requests_runs:
             polled = [self._as_requested(context, before, result, now_ms) for result in polled]
-        tick = _Tick(self, context, before, now_ms)
+        tick = _Tick(self, context, before, now_ms, dict(before.tables))
         # The table that has waited longest comes first, so that a busy table does not block others.
         for result in sorted(polled, key=_waiting_since):
             tick.take(result)
@@ -396,31 +396,27 @@ def _waiting_since(polled: PollResult) -> tuple[float, str]:
     return (float("inf") if waiting is None else waiting.seen_at_ms, polled.uri)
 
 
+@dataclass(slots=True)
 class _Tick:
     """Gathers what one tick delivers."""
 
-    def __init__(
-        self,
-        watch: Watch,
-        context: dg.SensorEvaluationContext,
-        before: SensorState,
-        now_ms: int,
-    ) -> None:
-        self.tables = dict(before.tables)
-        self._watch = watch
-        self._context = context
-        self._before = before
-        self._now_ms = now_ms
-        self._requests: list[dg.RunRequest] = []
-        self._events: list[dg.AssetMaterialization | dg.AssetObservation] = []
-        self._new_partitions: list[dg.AddDynamicPartitionsRequest] = []
-        self._failures: list[DeltaError] = []
-        self._outcomes: dict[str, list[str]] = {group: [] for group in _OUTCOMES}
-        self._count = 0
+    watch: Watch
+    context: dg.SensorEvaluationContext
+    before: SensorState
+    now_ms: int
+    tables: dict[str, TableState | None]
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    events: list[dg.AssetMaterialization | dg.AssetObservation] = field(default_factory=list)
+    new_partitions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
+    failures: list[DeltaError] = field(default_factory=list)
+    outcomes: dict[str, list[str]] = field(
+        default_factory=lambda: {group: [] for group in _OUTCOMES}
+    )
+    count: int = 0
 
     def take(self, polled: PollResult) -> None:
         """Deliver the results of one table, all of them or, after an error, none."""
-        self._count += 1
+        self.count += 1
         state = polled.state
         try:
             if polled.error is not None:
@@ -431,31 +427,31 @@ class _Tick:
         except DeltaError as error:
             self._fail(polled.uri, error)
             return
-        self._events += events
-        self._requests += requests
+        self.events += events
+        self.requests += requests
         self.tables[polled.uri] = TableState(log=state.log, waiting=waiting)
         if waiting is not None:
             group, text = "Changes wait", f"{polled.uri}: {self._waiting_text(waiting)}"
         else:
-            known = self._before.tables.get(polled.uri)
+            known = self.before.tables.get(polled.uri)
             group, text = _outcome(polled, state, known, is_reported=bool(events))
-        self._outcomes[group].append(text)
+        self.outcomes[group].append(text)
 
     def _fail(self, uri: str, error: DeltaError) -> None:
         error.table = error.table or uri
         if isinstance(error, (VersionNotFound, TableNotFound)):
             error.message += (
-                f'. In the cursor of sensor {self._watch.sensor_name}, under "tables", set '
+                f'. In the cursor of sensor {self.watch.sensor_name}, under "tables", set '
                 f'"{uri}" to null to start it over, or remove it to forget it; or delete the '
                 "cursor to start over all tables of the sensor"
             )
-        self._failures.append(error)
-        self._outcomes["Failed"].append(str(error))
+        self.failures.append(error)
+        self.outcomes["Failed"].append(str(error))
 
     def _commit_events(
         self, polled: PollResult, state: TableState
     ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
-        watch = self._watch
+        watch = self.watch
         if watch.asset_key is None:
             return []
         key = watch.asset_key(polled.uri)
@@ -473,15 +469,15 @@ class _Tick:
         self, polled: PollResult, state: TableState
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
         """The commits that still wait, and the runs to request now."""
-        watch, waiting, uri = self._watch, state.waiting, polled.uri
+        watch, waiting, uri = self.watch, state.waiting, polled.uri
         if waiting is None:
             return None, []
         if not watch.requests_runs:
             self._add_partitions(self._keys(uri, state, waiting))
             return None, []
-        room = watch.max_runs_per_tick - len(self._requests)
+        room = watch.max_runs_per_tick - len(self.requests)
         due = polled.was_requested or waiting.is_due(
-            self._now_ms,
+            self.now_ms,
             minimum_rows=watch.minimum_rows,
             minimum_age_seconds=watch.minimum_age_seconds,
         )
@@ -501,12 +497,12 @@ class _Tick:
 
     def _keys(self, uri: str, state: TableState, waiting: WaitingChanges) -> Sequence[str]:
         """The changed partitions of the asset; none if it has no partitions."""
-        if self._watch.mapping is None:
+        if self.watch.mapping is None:
             return ()
         if waiting.unsent_keys is not None:
             return waiting.unsent_keys
         timestamps = state.log.timestamp_columns or ()
-        mapped = self._watch.mapping.map(waiting.partitions, timestamp_columns=timestamps)
+        mapped = self.watch.mapping.map(waiting.partitions, timestamp_columns=timestamps)
         which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
         if not mapped.keys and not mapped.unmapped:
             if not state.log.partition_columns:
@@ -517,23 +513,23 @@ class _Tick:
                     "without partitions_def",
                     table=uri,
                 )
-            self._context.log.warning(f"The commits do not show which partitions changed: {which}")
+            self.context.log.warning(f"The commits do not show which partitions changed: {which}")
         if mapped.unmapped:
             named = ", ".join(str(dict(values)) for values in mapped.unmapped[:_MAX_NAMED])
-            self._context.log.warning(
+            self.context.log.warning(
                 f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
                 f"the asset, and get no run: {named} ({which})"
             )
         return mapped.keys
 
     def _add_partitions(self, keys: Sequence[str]) -> None:
-        mapping = self._watch.mapping
+        mapping = self.watch.mapping
         if mapping is not None and keys:
-            self._new_partitions += mapping.dynamic_requests(keys, self._context.instance)
+            self.new_partitions += mapping.dynamic_requests(keys, self.context.instance)
 
     def _waiting_text(self, waiting: WaitingChanges) -> str:
         """What pending changes are, and what they wait for."""
-        minimum_rows, minimum_age = self._watch.minimum_rows, self._watch.minimum_age_seconds
+        minimum_rows, minimum_age = self.watch.minimum_rows, self.watch.minimum_age_seconds
         rows = "an unknown number of rows"
         if waiting.rows is not None:
             rows = counted(waiting.rows, "row")
@@ -542,43 +538,43 @@ class _Tick:
             return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
         limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
         if minimum_age is not None:
-            age = (self._now_ms - waiting.seen_at_ms) / 1000
+            age = (self.now_ms - waiting.seen_at_ms) / 1000
             limits.append(f"an age of {minimum_age:,.0f} seconds, which is {age:,.0f} now")
         return f"{what}, until {' or '.join(limits) or 'the next tick'}"
 
     def result(self, after: SensorState) -> dg.SensorResult:
         """The result of the tick; the failures are raised if there is no other result."""
         # The time of the last root listing always changes.
-        delivers = self._requests or self._events or self._before.tables != after.tables
-        if self._failures and not delivers:
+        delivers = self.requests or self.events or self.before.tables != after.tables
+        if self.failures and not delivers:
             raise self._failure()
-        for failure in self._failures:
-            self._context.log.error(f"A table could not be watched: {failure}")
+        for failure in self.failures:
+            self.context.log.error(f"A table could not be watched: {failure}")
         reasons = [
-            f"{group}: {first_names(texts, 10)}" for group, texts in self._outcomes.items() if texts
+            f"{group}: {first_names(texts, 10)}" for group, texts in self.outcomes.items() if texts
         ]
         skipped = ". ".join(reasons) or "There is no table below the root yet"
         return dg.SensorResult(
-            run_requests=self._requests or None,
-            skip_reason=None if self._requests else skipped,
+            run_requests=self.requests or None,
+            skip_reason=None if self.requests else skipped,
             cursor=after.to_cursor(),
-            dynamic_partitions_requests=self._new_partitions or None,
-            asset_events=self._events,
+            dynamic_partitions_requests=self.new_partitions or None,
+            asset_events=self.events,
         )
 
     def _failure(self) -> DeltaError:
-        first = self._failures[0]
-        if len(self._failures) == 1:
+        first = self.failures[0]
+        if len(self.failures) == 1:
             return first
-        shown = "\n".join(f"  {failure}" for failure in self._failures[:_MAX_NAMED])
+        shown = "\n".join(f"  {failure}" for failure in self.failures[:_MAX_NAMED])
         failure = DeltaError(
-            f"{len(self._failures)} of {self._count} tables could not be watched:\n{shown}"
+            f"{len(self.failures)} of {self.count} tables could not be watched:\n{shown}"
         )
         failure.__cause__ = first
         return failure
 
 
-_OUTCOMES = (
+_OUTCOMES: Sequence[str] = (
     "Changes wait",
     "Reported",
     "No partition to run for",

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
-from dagster_delta.orchestration.sensors.watch_state import CommitRange, WaitingChanges
+from dagster_delta.orchestration.sensors.table_watcher import CommitRange, WaitingChanges
 from dagster_delta.orchestration.table_metadata import DATA_VERSION_TAG
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.watch import data_version
