@@ -1,6 +1,6 @@
-"""Write the tables of `docs/features.md` that follow from the code: features and properties.
+"""Write the table of features of `docs/features.md`, which follows from the code.
 
-`python -m docs.features` writes them; the table of operations is written by hand, in the page.
+`python -m docs.features` writes it; the tables of properties and operations are written by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dagster_delta.evolution.properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.features.registry import TABLE_FEATURES, TableFeature
 
 PAGE = Path(__file__).with_name("features.md")
@@ -24,9 +23,7 @@ def demonstrations() -> set[tuple[str, str]]:
 
 def render() -> str:
     """The whole page."""
-    page = _with_rows(PAGE.read_text(), "| Feature |", map(_feature_row, TABLE_FEATURES))
-    properties = (f"| `{row.name}` | {row.treatment} | {row.what} |" for row in KNOWN_PROPERTIES)
-    return _with_rows(page, "| Property |", properties)
+    return _with_rows(PAGE.read_text(), "| Feature |", map(_feature_row, TABLE_FEATURES))
 
 
 def _with_rows(page: str, header: str, rows: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 import dagster_delta
 from dagster_delta import DeltaTable, errors
+from dagster_delta.evolution.properties import KNOWN_PROPERTIES
 from dagster_delta.orchestration.metadata_keys import METADATA_KEYS
 from docs import features
 
@@ -54,8 +55,13 @@ def subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
             yield from subclasses(each)
 
 
-def test_the_tables_of_features_are_up_to_date() -> None:
+def test_the_table_of_features_is_up_to_date() -> None:
     assert features.PAGE.read_text() == features.render(), "run `make docs`"
+
+
+def test_the_page_of_features_says_what_is_done_about_every_property() -> None:
+    rows = re.findall(r"(?m)^\| `(delta\.[^`]+)` \| ([a-z ]+) \| .+ \|$", features.PAGE.read_text())
+    assert rows == sorted(KNOWN_PROPERTIES.items(), key=lambda row: row[0].lower())
 
 
 def test_the_page_of_features_names_its_tests() -> None:

@@ -45,95 +45,69 @@ effect. `read only`: reads and writes of a table that has it follow it, and it c
 `internal`: writers maintain it themselves. `refused`: it cannot be set here."""
 
 
-class KnownProperty(msgspec.Struct, frozen=True):
-    """One table property."""
-
-    name: str
-    treatment: Treatment
-    what: str
-    """What it means, or why it has no effect."""
-
-    @property
-    def can_be_set(self) -> bool:
-        """Whether callers may set it on a table."""
-        return self.treatment in ("honoured", "kept")
-
-
-def _rows(treatment: Treatment, rows: dict[str, str]) -> tuple[KnownProperty, ...]:
-    return tuple(KnownProperty(f"delta.{name}", treatment, what) for name, what in rows.items())
-
-
-_HONOURED = {
-    "appendOnly": "rows are neither deleted nor changed",
-    "autoOptimize": "former name of `delta.autoOptimize.autoCompact`",
-    "autoOptimize.autoCompact": "small files are compacted after writes that leave 50 of them in "
-    "one partition",
-    "autoOptimize.optimizeWrite": "`false`: Spark does not bring the rows of a partition together "
-    "before it writes them",
-    "checkpoint.writeStatsAsJson": "statistics in checkpoints as text",
-    "checkpoint.writeStatsAsStruct": "statistics in checkpoints as columns",
-    "checkpointInterval": "commits between two checkpoints; if not set, 10 for tables of up to "
-    "5,000 files, 20 up to 10,000, 50 up to 25,000, and 100 for larger ones",
-    "checkpointPolicy": "`classic` or `v2` checkpoints",
-    "compatibility.symlinkFormatManifest.enabled": "each commit writes the symlink manifests of "
-    "the partitions that it changes",
-    "columnMapping.mode": "how columns are found in data files",
-    "dataSkippingNumIndexedCols": "leading columns with statistics",
-    "dataSkippingStatsColumns": "columns with statistics, in place of the leading ones",
-    "dataSkippingStringPrefixLength": "characters of a string that statistics keep",
-    "deletedFileRetentionDuration": "how long VACUUM keeps removed files",
-    "enableChangeDataFeed": "row-level changes are recorded",
-    "enableDeletionVectors": "rows are deleted by marking them",
-    "enableExpiredLogCleanup": "the log is cleaned up after checkpoints",
-    "enableIcebergCompatV1": "the table stays readable as Iceberg v1",
-    "enableIcebergCompatV2": "the table stays readable as Iceberg v2",
-    "enableInCommitTimestamps": "commits carry their own timestamp",
-    "enableMaterializePartitionColumnsFeature": "data files hold the partition columns too",
-    "enableRowTracking": "rows keep an id",
-    "enableTypeWidening": "columns may take wider types",
-    "enableVariantShredding": "other writers may split variants into typed columns; new files of "
-    "this library hold them whole",
-    "isolationLevel": "how strictly concurrent commits are ordered",
-    "logRetentionDuration": "how long log clean-up keeps versions",
-    "minReaderVersion": "least reader version of the protocol",
-    "minWriterVersion": "least writer version of the protocol",
-    "parquet.compression.codec": "codec of new data files",
-    "parquet.format.version": "`1.0.0`: new data files use no encodings that came later",
-    "randomPrefixLength": "characters of a random prefix",
-    "randomizeFilePrefixes": "new data files go below random prefixes",
-    "setTransactionRetentionDuration": "how long transaction identifiers count",
-    "targetFileSize": "size of new data files",
-}
-_KEPT = {
-    "castIcebergTimeType": "concerns the conversion of Iceberg tables",
-    "checkpointRetentionDuration": "no writer goes by it, delta-spark neither",
-    "dropFeatureTruncateHistory.retentionDuration": "`truncate_history` asks for a clean log "
-    "whatever its age",
-    "enableFullRetentionRollback": "no writer goes by it, delta-spark neither",
-    "ignoreIcebergBucketPartition": "concerns the conversion of Iceberg tables",
-    "ignoreProtocolDefaults": "concerns defaults of Spark sessions, which do not count here",
-    "sampleRetentionDuration": "no writer goes by it, delta-spark neither",
-    "tuneFileSizesForRewrites": "concerns Databricks; see `delta.targetFileSize`",
-    "universalFormat.enabledFormats": "no Iceberg metadata is written here, and VACUUM keeps that "
-    "of others",
-    "writePartitionColumnsToParquet": "files hold partition columns only where a feature asks for "
-    "it",
-}
+_HONOURED = (
+    "appendOnly",
+    "autoOptimize",
+    "autoOptimize.autoCompact",
+    "autoOptimize.optimizeWrite",
+    "checkpoint.writeStatsAsJson",
+    "checkpoint.writeStatsAsStruct",
+    "checkpointInterval",
+    "checkpointPolicy",
+    "compatibility.symlinkFormatManifest.enabled",
+    "columnMapping.mode",
+    "dataSkippingNumIndexedCols",
+    "dataSkippingStatsColumns",
+    "dataSkippingStringPrefixLength",
+    "deletedFileRetentionDuration",
+    "enableChangeDataFeed",
+    "enableDeletionVectors",
+    "enableExpiredLogCleanup",
+    "enableIcebergCompatV1",
+    "enableIcebergCompatV2",
+    "enableInCommitTimestamps",
+    "enableMaterializePartitionColumnsFeature",
+    "enableRowTracking",
+    "enableTypeWidening",
+    "enableVariantShredding",
+    "isolationLevel",
+    "logRetentionDuration",
+    "minReaderVersion",
+    "minWriterVersion",
+    "parquet.compression.codec",
+    "parquet.format.version",
+    "randomPrefixLength",
+    "randomizeFilePrefixes",
+    "setTransactionRetentionDuration",
+    "targetFileSize",
+)
+_KEPT = (
+    "castIcebergTimeType",
+    "checkpointRetentionDuration",
+    "dropFeatureTruncateHistory.retentionDuration",
+    "enableFullRetentionRollback",
+    "ignoreIcebergBucketPartition",
+    "ignoreProtocolDefaults",
+    "sampleRetentionDuration",
+    "tuneFileSizesForRewrites",
+    "universalFormat.enabledFormats",
+    "writePartitionColumnsToParquet",
+)
 _READ_ONLY = {
     "enableChangeDataCapture": "former name of `delta.enableChangeDataFeed`",
     "enableRowIds": "the draft of row tracking, on tables that have it; others take "
     "`delta.enableRowTracking`",
     "rowTrackingSuspended": "new files get no row ids while row tracking is being dropped",
 }
-_INTERNAL = {
-    "columnMapping.maxColumnId": "highest column id ever assigned",
-    "inCommitTimestampEnablementTimestamp": "when commits began to carry timestamps",
-    "inCommitTimestampEnablementVersion": "version at which they did",
-    "requireCheckpointProtectionBeforeVersion": "version before which checkpoints are protected",
-    "rowIds.physicalColumnName": "column of the ids, in the draft of row tracking",
-    "rowTracking.materializedRowCommitVersionColumnName": "column of the versions of rows",
-    "rowTracking.materializedRowIdColumnName": "column of the ids of rows",
-}
+_INTERNAL = (
+    "columnMapping.maxColumnId",
+    "inCommitTimestampEnablementTimestamp",
+    "inCommitTimestampEnablementVersion",
+    "requireCheckpointProtectionBeforeVersion",
+    "rowIds.physicalColumnName",
+    "rowTracking.materializedRowCommitVersionColumnName",
+    "rowTracking.materializedRowIdColumnName",
+)
 _REFUSED = {
     "coordinatedCommits.commitCoordinator-preview": "tables with a commit coordinator are rejected",
     "coordinatedCommits.commitCoordinatorConf-preview": "tables with a commit coordinator are "
@@ -145,23 +119,23 @@ _REFUSED = {
     "universalFormat.iceberg.atomicConversion.supported": "no Iceberg metadata is written",
 }
 
-KNOWN_PROPERTIES: tuple[KnownProperty, ...] = tuple(
-    sorted(
-        (
-            *_rows("honoured", _HONOURED),
-            *_rows("kept", _KEPT),
-            *_rows("read only", _READ_ONLY),
-            *_rows("internal", _INTERNAL),
-            *_rows("refused", _REFUSED),
-        ),
-        key=lambda known: known.name.lower(),
-    )
-)
-"""Properties by name. Properties with the prefixes `delta.constraints.` and `delta.feature.` are
-not listed."""
+_BY_TREATMENT: Mapping[Treatment, Iterable[str]] = {
+    "honoured": _HONOURED,
+    "kept": _KEPT,
+    "read only": _READ_ONLY,
+    "internal": _INTERNAL,
+    "refused": _REFUSED,
+}
+KNOWN_PROPERTIES: Mapping[str, Treatment] = {
+    f"delta.{name}": treatment for treatment, names in _BY_TREATMENT.items() for name in names
+}
+"""Properties by name; `docs/features.md` says what they mean. Those with the prefixes
+`delta.constraints.` and `delta.feature.` are not listed."""
 
-_BY_NAME = {known.name.lower(): known for known in KNOWN_PROPERTIES}
-_SETTABLE = tuple(known.name for known in KNOWN_PROPERTIES if known.can_be_set)
+_BY_NAME = {name.lower(): name for name in KNOWN_PROPERTIES}
+_REASONS = {f"delta.{name}": why for name, why in (_READ_ONLY | _REFUSED).items()}
+"""Why a property cannot be set here."""
+_SETTABLE = sorted(f"delta.{name}" for name in (*_HONOURED, *_KEPT))
 
 COMMENT_KEY = "comment"
 """The property by which Spark SQL sets the description of a table."""
@@ -433,16 +407,16 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):
         if lowered.startswith(prefix):
             return prefix + key[len(prefix) :]
-    known = _BY_NAME.get(lowered)
-    if known is not None and known.treatment == "internal":
+    spelling = _BY_NAME.get(lowered)
+    if spelling is not None and KNOWN_PROPERTIES[spelling] == "internal":
         raise InvalidArgument(
             f"the table property {key} is maintained by writers and cannot be set; omit it"
         )
-    if known is not None and not known.can_be_set and not is_known:
+    if spelling in _REASONS and not is_known:
         raise InvalidArgument(
-            f"the table property {key} cannot be set by this library ({known.what}); leave it out"
+            f"the table property {key} cannot be set by this library ({_REASONS[spelling]}); leave "
+            "it out"
         )
-    spelling = known.name if known is not None else None
     if spelling is None and not is_known:
         close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
         hint = (
