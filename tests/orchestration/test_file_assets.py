@@ -525,6 +525,38 @@ def test_a_merge_leaves_the_columns_of_the_table_that_no_line_has(
     assert rows(tmp_path)[0] == {"id": 1, "name": "Ada", "city": "Paris"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [("csv", "id,name\n1,Eve\n"), ("json", '{"id": 1, "name": "Eve"}')]
+)
+def test_a_merge_does_not_erase_a_column_that_another_file_of_the_run_has(
+    landing, put, run, tmp_path, kind, text
+) -> None:
+    put("a.csv", "id,name,city\n1,Ada,Paris\n")
+    asset = flights(landing, mode="merge", keys=["id"])
+    run(asset)
+    put(f"b.{kind}", text, at=2000)
+    put("c.csv", "id,name,city\n2,Bob,Delft\n", at=3000)
+    with pytest.raises(DeltaError, match=rf"b\.{kind} .*no column city, and a merge would set"):
+        run(asset)
+    assert rows(tmp_path) == [{"id": 1, "name": "Ada", "city": "Paris"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['id,v\n1,"x\n2,y\n3,z\n', 'id,v\n1,x\n2,"4\n3,5\n', 'id,v\n1,"x', 'v,id\n"x,1\ny,2\n'],
+)
+def test_a_quote_that_is_never_closed_takes_no_lines(landing, put, run, text) -> None:
+    put("a.csv.gz", gzip.compress(text.encode()))
+    with pytest.raises(DeltaError, match=r"a\.csv\.gz .*(a quote is never closed|Expected 2 col)"):
+        run(flights(landing))
+
+
+def test_a_value_may_end_with_blank_lines(landing, put, run, tmp_path) -> None:
+    put("a.csv", 'id,v\n1,"x\n"\n2,"\r\n\n\n"')
+    run(flights(landing))
+    assert rows(tmp_path) == [{"id": 1, "v": "x\n"}, {"id": 2, "v": "\r\n\n\n"}]
+
+
 @pytest.mark.parametrize("text", ["id;code\n1;x\n", "id;code\n1;x,5\n", "id\tcode\n1\tx\n"])
 def test_a_wrong_delimiter_is_named(landing, put, run, text) -> None:
     put("a.csv", text)

@@ -38,6 +38,8 @@ _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 # Types of columns are taken from the first block, and a line must fit into one.
 _BLOCK_BYTES = 8 << 20
+# Blank lines, which a CSV reader skips, unless a quote was never closed: they are in a value then.
+_END_OF_CSV = b"\n\r\r\n\n\n\r\r\r\n\r\n\n\r\r\n\r\n\r\n\n\n\r\n\r\r\r\n\n\n\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class LandingFiles:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for file in self.files:
-                with self._opened(file, types) as (_, rows):
+                with self._opened(file, types) as (given, rows):
+                    self._check_complete(given, schema)
                     for batch in rows:
                         yield _aligned(batch, schema)
                     self._check_unchanged(file)
@@ -146,6 +149,15 @@ class LandingFiles:
             or not is_same_time(file.modified_ms, now.modified_ms)
         ):
             raise InvalidArgument("it was changed while it was loaded")
+
+    def _check_complete(self, given: pa.Schema, schema: pa.Schema) -> None:
+        """Refuse a file of a merge without a column that was asked for, or that others have."""
+        absent = [name for name in schema.names if name not in given.names]
+        if absent and self.zone.keys:
+            raise InvalidArgument(
+                f"it has no column {absent[0]}, and a merge would set those of its keys to null: "
+                "give it in the file, or leave it out of `columns`"
+            )
 
     def _unified(self, types: pa.Schema) -> pa.Schema:
         unified = pa.schema([])
@@ -178,8 +190,8 @@ class LandingFiles:
                     yield schema, rows
                     return
             theirs = dict(zip(names, schema.names, strict=True))
-            if self.zone.keys and self.zone.columns is None:
-                # A merge leaves a column that the file lacks as it is.
+            if self.zone.keys:
+                # A merge leaves a column that no file has as it is.
                 types = pa.schema([field for field in types if field.name in theirs])
             given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
             # Read again, because the types of columns are found by the names in the file.
@@ -219,11 +231,6 @@ class LandingFiles:
                     f"it has a column {close[0]}, and none {name}: if these are two columns, name "
                     "both in `columns`"
                 )
-        if absent and self.zone.keys:
-            raise InvalidArgument(
-                f"it has no column {absent[0]}, and a merge would set those of its keys to null: "
-                "give it in the file, or leave it out of `columns`"
-            )
         if kind == "csv" and len(names) == 1 and re.search(r"[,;|\t]", names[0]):
             raise InvalidArgument(
                 f"it has a single column, {names[0][:200]!r}: set `delimiter`, which is "
@@ -252,12 +259,12 @@ class LandingFiles:
         source = _utf8(source, self.zone.encoding)
         if kind == "csv":
             rows = csv.open_csv(
-                source,
+                _with_end(source, _END_OF_CSV),
                 csv.ReadOptions(block_size=_BLOCK_BYTES),
                 csv.ParseOptions(delimiter=self.zone.delimiter, newlines_in_values=True),
                 _csv_types(types),
             )
-            return rows.schema, rows
+            return rows.schema, map(_with_closed_quotes, rows)
         texts = pa.schema([(field.name, _with_dates_as_text(field.type)) for field in types])
         lines = json.open_json(
             source,
@@ -352,6 +359,29 @@ def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
     # Arrow checks nothing where both encodings are the same; this one is UTF-8 too.
     known = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     return pa.transcoding_input_stream(source, known, "utf-8")
+
+
+def _with_end(source: pa.NativeFile, end: bytes) -> pa.NativeFile:
+    """A stream of the bytes of `source`, and then of `end`."""
+    rest = [end]
+
+    def ended(data: pa.Buffer) -> pa.Buffer | bytes:
+        # At the end, Arrow asks again until nothing comes.
+        return rest.pop() if rest and not data.size else data
+
+    return pa.TransformInputStream(source, ended)
+
+
+def _with_closed_quotes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, if no quote is open at the end of the file: Arrow makes one value of all lines
+    after such a quote.
+    """
+    texts = [column[-1].as_py() for column in batch if len(column) and column.type == pa.string()]
+    for text in filter(None, texts):
+        if text.endswith(_END_OF_CSV.decode()):
+            first = text.splitlines()[0][:80]
+            raise InvalidArgument(f"a quote is never closed, that of the value {first!r}")
+    return batch
 
 
 def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
