@@ -7,7 +7,6 @@ Hilbert curve are always close to each other; the Z-order curve jumps at its cor
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.parquet.casts import holds_bytes
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.sql.evaluator import column_at
@@ -36,8 +36,8 @@ class ZOrderCurve:
 
     columns: tuple[tuple[str, ...], ...]
     """Logical paths of the columns."""
-    quantiles: tuple[NDArray[Any] | list[bytes], ...]
-    """Per column the ascending values between its ranks: a numpy array, or a list of bytes."""
+    quantiles: tuple[NDArray[Any], ...]
+    """Per column the ascending values between its ranks: numbers, or objects that are bytes."""
     has_nulls: tuple[bool, ...]
     """Per column whether nulls have a rank of their own, below all values."""
     bits: int
@@ -110,50 +110,33 @@ def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[n
     return [rank ^ turned for rank in x]
 
 
-def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any] | list[bytes]:
+def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any]:
     """At most `most` ascending distinct values that split the sample evenly: the least values of
     all ranks except the first.
     """
-    found: Any
-    if _is_text(values.type):
-        found = sorted(_as_bytes(values.drop_null()))
-    else:
-        found = np.sort(_as_numbers(values.drop_null()))
+    known = values.drop_null()
+    found = np.sort(_as_bytes(known) if holds_bytes(known.type) else _as_numbers(known))
     if len(found) > most:
-        chosen = np.linspace(0, len(found) - 1, most).astype(np.int64)
-        found = [found[place] for place in chosen] if isinstance(found, list) else found[chosen]
-    return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
+        found = found[np.linspace(0, len(found) - 1, most).astype(np.int64)]
+    return np.unique(found)[1:]
 
 
-def _rank(
-    values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any] | list[bytes]
-) -> NDArray[np.int64]:
+def _rank(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any]) -> NDArray[np.int64]:
     """Number of quantiles not greater than each value; undefined for nulls."""
-    if not isinstance(quantiles, list):
+    if not holds_bytes(values.type):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
     encoded = pc.dictionary_encode(whole_array(values))
-    ranks = [bisect_right(quantiles, value) for value in _as_bytes(encoded.dictionary)]
-    if not ranks:
+    if not len(encoded.dictionary):
         return np.zeros(len(values), dtype=np.int64)
+    ranks = np.searchsorted(quantiles, _as_bytes(encoded.dictionary), side="right")
     indexes = np.from_dlpack(pc.fill_null(encoded.indices, integer_scalar(0).cast(pa.int32())))
-    found: NDArray[np.int64] = np.asarray(ranks, dtype=np.int64)[indexes]
+    found: NDArray[np.int64] = ranks.astype(np.int64)[indexes]
     return found
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    is_any = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-    )
-    return any(is_kind(data_type) for is_kind in is_any)
-
-
-def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
+def _as_bytes(values: pa.Array | pa.ChunkedArray) -> NDArray[np.object_]:
     # UTF-8 bytes sort as the text does in statistics.
-    found: list[bytes] = values.cast(pa.large_binary()).to_pylist()
-    return found
+    return np.array(values.cast(pa.large_binary()).to_pylist(), dtype=object)
 
 
 def _as_numbers(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
-_LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
+_CODEC, _LEVEL = "zstd", 1
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
 _SAMPLE_ROWS = 64_000
 _SAMPLE_BYTES = 64 * 1024 * 1024
@@ -70,7 +70,6 @@ class FileFormat(msgspec.Struct, frozen=True):
     """`pyarrow.Schema` of the files: physical names, field ids, everything nullable."""
     statistics: StatisticsLayout
     codec: str
-    compression_level: int | None
     may_pack: bool = True
     """Whether encodings newer than version 1 of the Parquet format are used."""
 
@@ -79,16 +78,14 @@ class FileFormat(msgspec.Struct, frozen=True):
         """The format that a table requires."""
         configuration = spec.configuration
         schema = _file_schema(configuration)
-        asked = configuration.properties.parquet_compression_codec or spec.compression
-        codec = _CODECS.get(asked, asked)
-        is_levelled = asked == spec.compression and codec in _LEVELLED_CODECS
+        codec = configuration.properties.parquet_compression_codec or _CODEC
+        codec = _CODECS.get(codec, codec)
         physical = physical_arrow_schema(schema, configuration.column_mapping_mode)
         return cls(
             columns=schema.names,
             arrow_schema=pa.schema([_relax(field) for field in physical]),
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
-            compression_level=spec.compression_level if is_levelled else None,
             may_pack=configuration.properties.parquet_format_version != "1.0.0",
         )
 
@@ -172,7 +169,7 @@ def encode_rows(
         data_page_version="1.0",
         writer_engine_version="V2",
         compression=format_.codec,
-        compression_level=format_.compression_level,
+        compression_level=_LEVEL if format_.codec == _CODEC else None,
         use_dictionary=list(encodings.dictionary) or False,
         column_encoding=dict.fromkeys(
             encodings.delta_packed if format_.may_pack else (), "DELTA_BINARY_PACKED"

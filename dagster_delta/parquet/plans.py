@@ -114,8 +114,6 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Arrow bytes of the rows that make one row group."""
     buffer_bytes: int = BUFFER_BYTES
     """Maximum Arrow bytes of waiting rows in all partitions together."""
-    compression: str = "zstd"
-    compression_level: int | None = 1
     max_open_partitions: int = 64
     """Partition writers kept open at once; beyond it the least recently used one is closed. While
     workers are busy with it, others may have opened some more."""

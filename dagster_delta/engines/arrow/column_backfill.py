@@ -6,7 +6,7 @@ value that cannot be converted stops the batch, and is reported with its file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import pyarrow as pa
@@ -16,12 +16,9 @@ from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpe
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL
 from dagster_delta.parquet.opened_file import data_files
-from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.parquet.writer import DataFileWriter
-
-_NUM_POSITION_COLUMNS = 2
 
 
 class _Stopped(Exception):
@@ -35,58 +32,36 @@ def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         raise InvalidArgument(
             "no column of the table is being changed", table=plan.store.location.uri
         )
-    job = _Backfill(plan, shadow, spec)
-    try:
-        return job.run()
-    except _Stopped:
-        return Backfilled((), 0, job.num_nulled, job.problems)
+    names = plan.configuration.schema.names
+    sources = plan_reader(plan, names).sources(data_files(plan.files))
+    problems, num_nulled = Problems(), 0
+    with suppress(_Stopped), DataFileWriter(shadow.write_spec(spec), plan.store) as writer:
+        for batch in read_ahead(plan.store, sources):
+            filled = shadow.fill(batch.select(names))
+            if filled.num_problems:
+                _report(problems, batch, shadow, plan)
+            else:
+                num_nulled += filled.num_nulled
+            # After the first problem, the rest is only checked, to count all problems.
+            if not problems.num_rows:
+                writer.add(filled.batch)
+        if problems.num_rows:
+            raise _Stopped
+        written = writer.finish()
+    if problems.num_rows:
+        return Backfilled((), 0, num_nulled, problems)
+    files = tuple(msgspec.structs.replace(file, data_change=False) for file in written.files)
+    return Backfilled(files, written.num_rows, num_nulled, problems)
 
 
-class _Backfill:
-    def __init__(self, plan: ReadPlan, shadow: ShadowColumn, spec: WriteSpec) -> None:
-        self._plan = plan
-        self._shadow = shadow
-        self._spec = spec
-        self._paths = plan.files["path"].to_pylist()
-        self.problems = Problems()
-        self.num_nulled = 0
-
-    def run(self) -> Backfilled:
-        spec = self._shadow.write_spec(self._spec)
-        with DataFileWriter(spec, self._plan.store) as writer:
-            for batch in read_ahead(self._plan.store, self._sources()):
-                self._take(batch, writer)
-            if self.problems.num_rows:
-                raise _Stopped
-            written = writer.finish()
-        files = tuple(msgspec.structs.replace(file, data_change=False) for file in written.files)
-        return Backfilled(files, written.num_rows, self.num_nulled, self.problems)
-
-    def _sources(self) -> Iterator[BatchSource]:
-        plan = self._plan
-        reader = plan_reader(plan, plan.configuration.schema.names)
-        return reader.sources(data_files(plan.files))
-
-    def _take(self, batch: pa.RecordBatch, writer: DataFileWriter) -> None:
-        filled = self._shadow.fill(_rows(batch))
-        if filled.num_problems:
-            self._report(batch)
-        else:
-            self.num_nulled += filled.num_nulled
-        # After the first problem, the rest is only checked, to count all problems.
-        if not self.problems.num_rows:
-            writer.add(filled.batch)
-
-    def _report(self, batch: pa.RecordBatch) -> None:
-        """Find out which files of a batch the problems are in."""
-        start = 0
-        for run in pc.run_end_encode(batch.column(FILE_ORDINAL)).run_ends.to_pylist():
-            piece = batch.slice(start, run - start)
-            start = run
-            filled = self._shadow.fill(_rows(piece))
-            path = self._paths[piece.column(FILE_ORDINAL)[0].as_py()]
-            self.problems.add(filled.num_problems, filled.problems, path)
-
-
-def _rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.select(list(range(batch.num_columns - _NUM_POSITION_COLUMNS)))
+def _report(
+    problems: Problems, batch: pa.RecordBatch, shadow: ShadowColumn, plan: ReadPlan
+) -> None:
+    """Find out which files of a batch the problems are in."""
+    start = 0
+    for run in pc.run_end_encode(batch.column(FILE_ORDINAL)).run_ends.to_pylist():
+        piece = batch.slice(start, run - start)
+        start = run
+        filled = shadow.fill(piece.select(plan.configuration.schema.names))
+        path = plan.files["path"][piece.column(FILE_ORDINAL)[0].as_py()].as_py()
+        problems.add(filled.num_problems, filled.problems, path)
