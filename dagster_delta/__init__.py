@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.spark.session.shipping import ship_package
+    from dagster_delta.engines.spark.session.session import ship_package
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
@@ -145,7 +145,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "engines.spark.session.shipping": "ship_package",
+    "engines.spark.session.session": "ship_package",
     "errors": "DeltaError",
     "evolution.column_definition": "Column Identity",
     "orchestration.checks.asset_checks": "delta_asset_checks",

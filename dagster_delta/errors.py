@@ -60,6 +60,15 @@ def _without_secrets(uri: str) -> str:
     return _SIGNATURE.sub(r"\1***", _USER.sub("***", uri))
 
 
+MAX_EXAMPLES = 5
+"""Offending values or rows that an error shows, at most."""
+_MAX_EXAMPLE_LENGTH = 300
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_EXAMPLE_LENGTH else f"{text[: _MAX_EXAMPLE_LENGTH - 1]}…"
+
+
 class DeltaError(Exception):
     """Base class of all errors that the library raises.
 
@@ -69,7 +78,7 @@ class DeltaError(Exception):
         version: table version the error is about.
         file: log or data file the error is about, relative to the table root.
         column: dotted logical path of the column the error is about.
-        examples: a few offending values or rows, already rendered.
+        examples: a few offending values or rows, already rendered; long ones are shortened.
     """
 
     def __init__(
@@ -88,7 +97,7 @@ class DeltaError(Exception):
         self.version = version
         self.file = file
         self.column = column
-        self.examples = examples
+        self.examples = tuple(map(_shortened, examples))
 
     def __setattr__(self, name: str, value: object) -> None:
         # Some errors get their table and file only as they propagate.
@@ -151,6 +160,12 @@ class CorruptLog(InvalidTable):
 
 class CorruptDeletionVector(InvalidTable):
     """A deletion vector fails its magic, its size or its checksum."""
+
+
+FILE_MISSING = (
+    "the log refers to a file that is missing: restore it, or restore the table to an older version"
+)
+"""Message of a `DataFileMissing`."""
 
 
 class DataFileMissing(InvalidTable):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "active_spark_session",
-    "change_engine",
     "embedded_engine",
     "engine_for",
     "engine_for_changes",
@@ -92,15 +91,6 @@ def spark_engine(session: SparkSession | None = None) -> SparkEngine:
     from dagster_delta.engines.spark.engine import SparkEngine
 
     return SparkEngine(session)
-
-
-def change_engine(name: str | None) -> Engine | None:
-    """The engine with the caller's name for it; None if no name was given.
-
-    Raises:
-        InvalidArgument: no engine has that name.
-    """
-    return None if name is None else engine_for(None, name)
 
 
 def engine_for_changes(

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
-from dagster_delta.parquet.projection import num_steps_found
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType
@@ -28,10 +26,6 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
 _FOOTER_READERS = 16
-
-_T = TypeVar("_T")
-
-_Path: TypeAlias = tuple[str, ...]
 
 
 def count_file_rows(store: ObjectStore, path: str) -> int:
@@ -58,12 +52,6 @@ def count_live_rows(store: ObjectStore, files: pa.Table) -> list[int]:
         (count_file_rows(store, decode_path(path)) if count is None else count) - (hidden or 0)
         for path, count, hidden in zip(files["path"].to_pylist(), counts, deleted, strict=True)
     ]
-
-
-def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
-    """The physical schema of a data file. Raises as `count_file_rows` does."""
-    with naming_data_file(store, path):
-        return read_data_footer(store.open_input(path)).schema_arrow
 
 
 def may_lack(files: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.BooleanArray:
@@ -97,53 +85,21 @@ def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[Stat
     return columns
 
 
-def lacked_fields(
-    store: ObjectStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode
-) -> list[frozenset[_Path]]:
-    """The fields with a default that each file lacks, by its footer.
-
-    A file that lacks the struct around a field has no rows with its default.
-
-    `paths`: paths of the files, as in the log.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
-    """
-    fields = [path for path, _ in fields_with_existing_default(schema)]
-
-    def lacked(found: pa.Schema) -> frozenset[_Path]:
-        steps = {path: num_steps_found(found, schema, path, mode) for path in fields}
-        return frozenset(path for path, count in steps.items() if count == len(path) - 1)
-
-    return map_footers(store, paths, lacked)
-
-
-def has_any(
-    store: ObjectStore,
-    paths: Sequence[str],
-    schema: StructType,
-    mode: ColumnMappingMode,
-    fields: Sequence[_Path],
-) -> list[bool]:
-    """Whether each file has any of some fields, by its footer.
-
-    `paths`: paths of the files, as in the log.
-    `fields`: logical paths through structs.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
-    """
-
-    def has(found: pa.Schema) -> bool:
-        return any(num_steps_found(found, schema, path, mode) == len(path) for path in fields)
-
-    return map_footers(store, paths, has)
-
-
 def map_footers(
-    store: ObjectStore, paths: Sequence[str], look: Callable[[pa.Schema], _T]
-) -> list[_T]:
-    """The result of a function over the `pyarrow.Schema` of each file; paths as in the log."""
+    store: ObjectStore, paths: Sequence[str], look: Callable[[pa.Schema], bool]
+) -> list[bool]:
+    """The result of a function over the `pyarrow.Schema` of each file, by its footer.
+
+    `paths`: paths of the files, as in the log.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+
+    def schema_of(path: str) -> pa.Schema:
+        file = decode_path(path)
+        with naming_data_file(store, file):
+            return read_data_footer(store.open_input(file)).schema_arrow
+
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
-        schemas = readers.map(lambda path: read_arrow_schema(store, decode_path(path)), paths)
-        return list(map(look, schemas))
+        return list(map(look, readers.map(schema_of, paths)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
+from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.parquet.plans import Constraint as Constraint
 from dagster_delta.parquet.plans import ReadPlan as ReadPlan
 from dagster_delta.parquet.plans import WriteResult as WriteResult
@@ -35,6 +37,11 @@ class ChangeFileSet(msgspec.Struct, frozen=True):
     """`pa.Table` of CHANGE_FILE_SCHEMA, by ascending version."""
     where: SqlExpression | None
     """Exact row filter; None if none is needed."""
+
+    def read_plan(self, store: ObjectStore, columns: Sequence[str]) -> ReadPlan:
+        """The read of some columns of the changed rows."""
+        version = pc.max(self.files["commit_version"]).as_py() or 0
+        return ReadPlan(store, version, self.configuration, self.files, tuple(columns), self.where)
 
 
 class LoggedFiles(msgspec.Struct, frozen=True):
@@ -128,16 +135,13 @@ class Problems(msgspec.Struct):
     def add(self, num_rows: int, examples: list[str], path: str) -> None:
         """Add problems of one file."""
         self.num_rows += num_rows
-        room = _MAX_EXAMPLES - len(self.examples)
+        room = MAX_EXAMPLES - len(self.examples)
         self.examples += [f"{example} (in {path})" for example in examples[:room]]
 
     def join(self, other: Problems) -> None:
         """Add problems found elsewhere."""
         self.num_rows += other.num_rows
-        self.examples = [*self.examples, *other.examples][:_MAX_EXAMPLES]
-
-
-_MAX_EXAMPLES = 5
+        self.examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
 
 
 class Backfilled(msgspec.Struct, frozen=True):

@@ -30,7 +30,6 @@ from dagster_delta.evolution.column_paths import (
     find_place,
     is_reached_through_structs,
     not_null_sql,
-    quote_path,
     with_nullability,
 )
 from dagster_delta.evolution.default_values import check_default_value
@@ -73,6 +72,7 @@ from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY, is_w
 from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType, walk_fields
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
+from dagster_delta.sql.typed import quote
 from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
 _OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, TYPE_CHANGES_KEY, EXISTING_DEFAULT_KEY)
@@ -338,7 +338,7 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
             if found != column.data_type:
                 why = f"it gives {found} then, not {column.data_type}"
                 raise _does_not_fit(name, generation, why)
-            yield name, f"{quote_path((column.name,))} <=> ({generation})"
+            yield name, f"{quote(column.name)} <=> ({generation})"
     _check_default(old, change)
 
 

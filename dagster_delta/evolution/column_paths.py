@@ -24,6 +24,7 @@ from dagster_delta.protocol.schema import (
     with_inner_types,
 )
 from dagster_delta.protocol.table_properties import parse_column_paths
+from dagster_delta.sql.typed import quote, quote_path
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
@@ -63,16 +64,7 @@ def to_path(column: str | Sequence[str]) -> ColumnPath:
 
 def dotted(path: ColumnPath) -> str:
     """The path for people: joined by dots, special names in backticks."""
-    return ".".join(step if _PLAIN_NAME.fullmatch(step) else _quote(step) for step in path)
-
-
-def quote_path(path: ColumnPath) -> str:
-    """The path in Spark SQL, with every name quoted."""
-    return ".".join(_quote(name) for name in path)
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return ".".join(step if _PLAIN_NAME.fullmatch(step) else quote(step) for step in path)
 
 
 def not_null_sql(path: ColumnPath) -> str:

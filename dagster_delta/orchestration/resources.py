@@ -124,8 +124,11 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to provide your own session."""
-        from dagster_delta.engines.spark.session.session import is_connect, running_session
-        from dagster_delta.engines.spark.session.shipping import ship_package
+        from dagster_delta.engines.spark.session.session import (
+            is_connect,
+            running_session,
+            ship_package,
+        )
 
         refuse_mask("remote", self.remote)
         _check_history_server(self.history_server_url)

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.partition_values import java_number
@@ -46,7 +47,7 @@ def value_cast(source: pa.DataType, target: DataType, *, is_exact: bool = False)
     return cast
 
 
-def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
+def failing_values(array: pa.Array, cast: Cast, limit: int = MAX_EXAMPLES) -> list[object]:
     """Up to `limit` values that `cast` refuses."""
     places = failing_places(
         lambda start, stop: cast(array.slice(start, stop - start)),

@@ -42,14 +42,10 @@ class FieldPlan(msgspec.Struct, frozen=True):
     def values(self, columns: Sequence[pa.Array], length: int) -> pa.Array:
         """The field of some rows, as a `pyarrow.Array` of the table's type."""
         if self.index is None:
-            return repeated(self.absent, length)
+            absent = self.absent
+            return pa.repeat(absent, length) if absent.is_valid else pa.nulls(length, absent.type)
         column = columns[self.index]
         return column if self.convert is None else self.convert(column)
-
-
-def repeated(value: pa.Scalar, count: int) -> pa.Array:
-    """A `pyarrow.Array` of one value."""
-    return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
 
 
 class ColumnConversion(ABC):

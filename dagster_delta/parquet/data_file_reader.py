@@ -1,6 +1,7 @@
 """Reads one data file at a time: selected columns of its live rows for which a filter is true.
 
 With a filter, its columns are decoded first; the others only in row groups where a row passes it.
+Row groups without such a row by their bounds in the footer are not read.
 
 Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
 """
@@ -11,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from decimal import Context, Decimal
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, without_views
 from dagster_delta.parquet.opened_file import (
     DataFile,
@@ -30,17 +33,28 @@ from dagster_delta.parquet.opened_file import (
     read_data_footer,
 )
 from dagster_delta.parquet.ordered_prefetch import BatchSource, FetchedSource
-from dagster_delta.parquet.projection import FileProjection
-from dagster_delta.parquet.row_group_skipping import matching_row_groups
+from dagster_delta.parquet.projection import FileProjection, locate_leaf
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.text_limits import char_length, padded_type
-from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.values.arrow_columns import column_of, string_column
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import FALSE
+from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.statistics.bounds import ColumnBounds
+from dagster_delta.protocol.statistics.predicates import Predicate, may_match, referenced_columns
+from dagster_delta.protocol.values.arrow_columns import (
+    boolean_column,
+    column_of,
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.values.arrow_schema import (
+    from_arrow_type,
+    to_arrow_schema,
+    to_arrow_type,
+)
+from dagster_delta.protocol.values.arrow_values import FALSE, array_of
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
@@ -191,13 +205,7 @@ class DataFileReader:
         if self._predicate is None:
             return list(range(opened.footer.num_row_groups))
         with self.naming(opened.file):
-            return matching_row_groups(
-                self._predicate,
-                opened.statistics,
-                opened.arrow_schema,
-                self._configuration.schema,
-                self._configuration.column_mapping_mode,
-            )
+            return _matching_row_groups(self._predicate, opened, self._configuration)
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of one row group of a file opened by a reader of the same table version."""
@@ -424,3 +432,90 @@ def _partition_value(
         return (value if length is None else pc.utf8_rpad(value, width=length, padding=" "))[0]
 
     return lambda values: parsed(values.get(physical_name))
+
+
+_EXACT = Context(prec=40)
+
+
+def _matching_row_groups(
+    predicate: Predicate, opened: OpenedFile, configuration: TableConfiguration
+) -> list[int]:
+    """Indexes of the row groups that may hold a matching row, in order."""
+    count = opened.footer.num_row_groups
+    # For a file of one row group the log has the same bounds.
+    if count < 2:
+        return list(range(count))
+    schema, mode = configuration.schema, configuration.column_mapping_mode
+    has_legacy_times = LegacyCalendar.of(opened.arrow_schema.metadata) is not None
+    padded = char_paths(schema)
+    bounds = {}
+    for path in referenced_columns(predicate):
+        located = locate_leaf(opened.arrow_schema, schema, path, mode)
+        if located is None or path in padded:
+            continue
+        index, file_type = located
+        if has_legacy_times and pa.types.is_temporal(file_type):
+            continue
+        data_type = schema.fields_along(path)[-1].data_type
+        known = _bounds(opened.statistics, index, file_type, data_type)
+        if known is not None:
+            bounds[path] = known
+    matches = may_match(predicate, bounds, count).to_pylist()
+    return [index for index, may in enumerate(matches) if may]
+
+
+def _bounds(
+    chunks: ChunkStatistics, leaf: int, file_type: pa.DataType, data_type: DataType
+) -> ColumnBounds | None:
+    """Bounds of one column, one per row group; None if the footer's cannot be used."""
+    decode = _decoder(file_type)
+    if decode is None:
+        return None
+    arrow_type = to_arrow_type(data_type)
+    known = chunks.of(leaf)
+    groups = map(chunks.metadata.row_group, range(len(known)))
+    sizes = [group.column(leaf).num_values for group in groups]
+    try:
+        return ColumnBounds(
+            data_type=data_type,
+            minimum=pc.cast(decode([chunk.minimum for chunk in known]), arrow_type),
+            maximum=pc.cast(decode([chunk.maximum for chunk in known]), arrow_type),
+            may_hold_null=boolean_column([chunk.null_count != 0 for chunk in known]),
+            may_hold_value=boolean_column(
+                [chunk.null_count != size for chunk, size in zip(known, sizes, strict=True)]
+            ),
+            # Footer bounds ignore NaN.
+            maximum_covers_nan=not pa.types.is_floating(arrow_type),
+        )
+    except (ValueError, ArithmeticError, pa.ArrowNotImplementedError):
+        # A truncated string, or a value outside the table's type: having no bounds is always safe.
+        return None
+
+
+def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
+    """The function from raw footer bounds to an Arrow array of the file's type."""
+    types = pa.types
+    if types.is_signed_integer(file_type):
+        return lambda raw: pc.cast(integer_column(raw), file_type)
+    # The bounds of half floats are bytes.
+    if types.is_floating(file_type) and not types.is_float16(file_type):
+        return lambda raw: array_of(raw, from_arrow_type(file_type))
+    if types.is_date32(file_type):
+        return lambda raw: pc.cast(column_of(raw, pa.int32()), file_type)
+    # Nanoseconds would need rounding, in different directions for each bound.
+    if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
+        return lambda raw: pc.cast(integer_column(raw), file_type)
+    if types.is_string(file_type):
+        return lambda raw: string_column([b if b is None else b.decode() for b in raw])
+    if types.is_decimal(file_type):
+        return lambda raw: array_of(
+            [_decimal(bound, file_type.scale) for bound in raw], from_arrow_type(file_type)
+        )
+    return None
+
+
+def _decimal(raw: int | bytes | None, scale: int) -> Decimal | None:
+    if raw is None:
+        return None
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+    return Decimal(unscaled).scaleb(-scale, _EXACT)

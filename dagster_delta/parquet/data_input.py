@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 _MAX_WAITING_FRAMES = 1
 
 
-def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
-    """The rows in order, in bounded memory if the query itself needs no more.
+def collected_frames(query: pl.LazyFrame, chunk_rows: int) -> Iterator[pl.DataFrame]:
+    """The rows of a query of polars in order, in bounded memory if the query itself needs no more.
 
-    `lazy_frame`: a `polars.LazyFrame`; polars itself is not imported here.
+    polars itself is not imported here. Its `collect_batches` ends without an error where one of
+    its threads panics.
     """
     waiting: Queue[pl.DataFrame | _End] = Queue(_MAX_WAITING_FRAMES)
     is_abandoned = Event()
@@ -35,9 +36,7 @@ def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.Rec
     def run() -> None:
         error: BaseException | None = None
         try:
-            lazy_frame.sink_batches(
-                take, chunk_size=chunk_rows, maintain_order=True, engine="streaming"
-            )
+            query.sink_batches(take, chunk_size=chunk_rows, maintain_order=True, engine="streaming")
         except BaseException as raised:  # noqa: BLE001  panics of polars are no `Exception`s
             error = raised
         waiting.put(_End(error))
@@ -47,7 +46,7 @@ def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.Rec
     frame = None
     try:
         while not isinstance(frame := waiting.get(), _End):
-            yield pa.RecordBatchReader.from_stream(frame)
+            yield frame
         if frame.error is not None:
             raise frame.error
     finally:
@@ -86,8 +85,6 @@ def to_reader(data: object) -> pa.RecordBatchReader:
         return data
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=_CHUNK_ROWS)
-    if isinstance(data, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(data.schema, [data])
     convert = _CONVERTERS.get(type(data).__module__.partition(".")[0])
     reader = convert(data) if convert is not None else None
     if reader is not None:
@@ -209,8 +206,10 @@ def _from_polars(data: _Foreign) -> pa.RecordBatchReader | None:
 
     # The plan gives the schema; it does not run before the first row is read.
     schema = _from_stream(data.clear().collect()).schema
-    readers = collected_rows(data, _LAZY_CHUNK_ROWS)
-    batches = (batch for reader in readers for batch in reader.cast(schema))
+    frames = collected_frames(data, _LAZY_CHUNK_ROWS)
+    batches = (
+        batch for frame in frames for batch in pa.RecordBatchReader.from_stream(frame).cast(schema)
+    )
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from dagster_delta.errors import CorruptDeletionVector, DataFileMissing
+from dagster_delta.errors import FILE_MISSING, CorruptDeletionVector, DataFileMissing
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import (
     check_rows_in_file,
@@ -75,12 +75,8 @@ class DeletionVectorLoader:
             else:
                 data = self._whole(path, shared)[offset : offset + length]
         except FileNotFoundError as error:
-            raise DataFileMissing(
-                "the log refers to a deletion vector file that is missing: restore it, or "
-                "restore the table to an older version",
-                table=self._store.location.uri,
-                file=path,
-            ) from error
+            table = self._store.location.uri
+            raise DataFileMissing(FILE_MISSING, table=table, file=path) from error
         return read_from_file_bytes(data, descriptor)
 
     def _whole(self, path: str, shared: _SharedFile) -> bytes:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.sql.text_values import fixed_offset_us
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +45,6 @@ _LAST_OFFSET_CHANGE_US = -2_208_988_800_000_000
 """1 January 1900; from then on both calendars have the same offsets."""
 _WINTER_AND_SUMMER_US = (1_735_689_600_000_000, 1_751_328_000_000_000)
 
-_FIXED_OFFSET = re.compile(r"GMT([+-])(\d{1,2}):?(\d{2})?")
 _TAKEN_FOR_UTC = re.compile(r"Z|(UTC|UT|GMT)?([+-][0-9:]+)?")
 """Zones such as +05:30, in which Java finds no offset; Java, and so Spark, reads them as GMT."""
 
@@ -154,8 +154,6 @@ def _standard_offset_us(zone: str) -> int:
 
 
 def _fixed_offset_us(zone: str) -> int | None:
-    found = _FIXED_OFFSET.fullmatch(zone)
-    if found is None:
-        return 0 if _TAKEN_FOR_UTC.fullmatch(zone) else None
-    minutes = int(found[2]) * 60 + int(found[3] or 0)
-    return (-minutes if found[1] == "-" else minutes) * 60_000_000
+    if zone.startswith("GMT"):
+        return fixed_offset_us(zone)
+    return 0 if _TAKEN_FOR_UTC.fullmatch(zone) else None

@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
+from dagster_delta.errors import (
+    FILE_MISSING,
+    DataFileMissing,
+    DeltaError,
+    InvalidTable,
+    MemoryExhausted,
+)
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_footer import (
     ChunkStatistics,
@@ -92,20 +97,6 @@ class DataFile(msgspec.Struct, frozen=True):
     default_row_commit_version: int | None = None
     """Version of rows without a materialized one, if it was read from the log."""
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> DataFile:
-        """The file of one row of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it."""
-        vector, selection = row.get("deletion_vector"), row.get("selection")
-        return cls(
-            path=decode_path(row["path"]),
-            size_bytes=row["size_bytes"],
-            partition_values=dict(row["partition_values"] or ()),
-            deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
-            selection=None if selection is None else DeletionVectorDescriptor(**selection),
-            base_row_id=row.get("base_row_id"),
-            default_row_commit_version=row.get("default_row_commit_version"),
-        )
-
 
 def data_files(files: pa.Table) -> Iterator[DataFile]:
     """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA` or `CHANGE_FILE_SCHEMA`,
@@ -113,7 +104,17 @@ def data_files(files: pa.Table) -> Iterator[DataFile]:
     """
     optional = (name for name in (*ROW_ID_COLUMNS, "selection") if name in files.column_names)
     for ordinal, row in enumerate(file_rows(files.select([*_NEEDED_COLUMNS, *optional]))):
-        yield replace(DataFile.from_row(row), ordinal=ordinal)
+        vector, selection = row["deletion_vector"], row.get("selection")
+        yield DataFile(
+            path=decode_path(row["path"]),
+            size_bytes=row["size_bytes"],
+            partition_values=dict(row["partition_values"] or ()),
+            deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+            ordinal=ordinal,
+            selection=None if selection is None else DeletionVectorDescriptor(**selection),
+            base_row_id=row.get("base_row_id"),
+            default_row_commit_version=row.get("default_row_commit_version"),
+        )
 
 
 def file_rows(files: pa.Table) -> Iterator[dict[str, Any]]:
@@ -396,12 +397,7 @@ def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
         error.file = error.file or path
         raise
     except FileNotFoundError as error:
-        raise DataFileMissing(
-            "the log refers to a data file that is missing: restore the file, or restore the "
-            "table to an older version",
-            table=table,
-            file=path,
-        ) from error
+        raise DataFileMissing(FILE_MISSING, table=table, file=path) from error
     except MemoryError as error:
         raise MemoryExhausted.of_file(error, table=table, file=path) from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

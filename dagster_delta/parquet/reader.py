@@ -39,18 +39,14 @@ _REMOTE_THREADS = 16
 _MAX_LOCAL_THREADS = 16
 
 
-def read_files(plan: ReadPlan, *, threads: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The live rows of the files of a plan, in their order, decoded by several threads.
-
-    `threads`: workers; by default one per core, and more if the store is remote.
-    """
+def read_files(plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """The live rows of the files of a plan, in their order, decoded by several threads."""
     reader = plan_reader(plan, plan.columns, where=plan.where, with_positions=False)
     most = sys.maxsize if plan.is_collected else MAX_BUFFERED_BYTES
     return read_ahead(
         plan.store,
         reader.sources(data_files(plan.files)),
         files=plan.files,
-        threads=threads,
         max_buffered_bytes=most,
     )
 
@@ -60,22 +56,19 @@ def read_ahead(
     sources: Iterable[BatchSource],
     *,
     files: pa.Table | None = None,
-    threads: int | None = None,
     max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all sources in order, read concurrently; small batches are joined.
 
-    `sources`: sources of a `DataFileReader`, or sources made from them; items that are not batches
-    pass unchanged, in order.
+    `sources`: sources of a `DataFileReader`, or sources made from them.
     `files`: what they read, if known: little is read by the caller's thread.
-    `threads`: workers; by default one per core, and more if the store is remote.
     """
-    if threads is None and files is not None and _is_little(store, files):
+    if files is not None and _is_little(store, files):
         return merge_small(batch for source in sources for batch in source())
     return merge_small(
         prefetch_in_order(
             sources,
-            threads=threads or _thread_count(store),
+            threads=_thread_count(store),
             max_buffered_bytes=max_buffered_bytes,
         )
     )
@@ -100,6 +93,7 @@ def _is_little(store: ObjectStore, files: pa.Table) -> bool:
 
 
 def _thread_count(store: ObjectStore) -> int:
+    """Workers of a read: one per core, and more if the store is remote."""
     if store.local_path("") is None:
         return _REMOTE_THREADS
     return max(2, min(os.cpu_count() or 2, _MAX_LOCAL_THREADS))
@@ -114,8 +108,7 @@ def merge_small(
     waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
-        is_few = isinstance(batch, pa.RecordBatch) and batch.num_rows < num_rows
-        size_bytes = batch.nbytes if is_few else num_bytes
+        size_bytes = batch.nbytes if batch.num_rows < num_rows else num_bytes
         is_small = size_bytes < num_bytes
         if is_small:
             waiting.append(batch)

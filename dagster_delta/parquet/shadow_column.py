@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument, UnsupportedExpression
 from dagster_delta.parquet.casts import failing_places, shown_value, value_cast
 from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
 from dagster_delta.parquet.plans import WriteSpec
@@ -32,7 +31,6 @@ from dagster_delta.protocol.features.column_change import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     DataType,
-    DecimalType,
     StructField,
     StructType,
     inner_parts,
@@ -41,12 +39,11 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.text_conversion import text_conversion
-from dagster_delta.sql.types import BOOLEAN, LONG, STRING, sql_type_name
+from dagster_delta.sql.types import BOOLEAN, STRING, is_integral, sql_type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_EXAMPLES = 5
 _EXAMPLE_LENGTH = 200
 
 _Kernel = Callable[[pa.Array], pa.Array]
@@ -260,7 +257,7 @@ def value_conversion(source: DataType, target: DataType) -> ValueConversion:
     try:
         kernel = value_cast(arrow_source, target)
     except TypeError:
-        kernel = _by_way(source, target) or _sql_cast(source, target)
+        kernel = _sql_cast(source, target)
     return ValueConversion(kernel, to_arrow_type(target), _likely(source, target))
 
 
@@ -320,7 +317,8 @@ def _by_expression(
 
 def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:
     """A test that rejects most failing values, so that few bisections are needed for the rest."""
-    if _kind(target) != "whole" or _kind(source) not in ("whole", "floating"):
+    is_number = is_integral(source) or str(source) in ("float", "double")
+    if not (is_number and is_integral(target)):
         return None
     arrow_type = to_arrow_type(target)
 
@@ -329,73 +327,6 @@ def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.Boole
         return pc.equal(whole.cast(arrow_type, safe=False).cast(whole.type, safe=False), whole)
 
     return passes
-
-
-# Pairs of types that store assignment refuses
-
-
-_WHOLE = frozenset({"byte", "short", "integer", "long"})
-_FLOATING = frozenset({"float", "double"})
-_MICROSECONDS = pa.timestamp("us", "UTC")
-_SECONDS = pa.decimal128(19, 6)
-
-
-def _by_way(source: DataType, target: DataType) -> _Kernel | None:
-    """The conversion through another type; a timestamp is a number of seconds since the epoch."""
-    old, new = _kind(source), _kind(target)
-    if old == "boolean" and new in ("whole", "floating", "decimal"):
-        return _chain(lambda array: array.cast(pa.int8()), value_cast(pa.int8(), target))
-    if old in ("floating", "decimal") and new == "boolean":
-        zero = pa.scalar(Decimal(0) if old == "decimal" else 0.0, to_arrow_type(source))
-        return lambda array: pc.not_equal(array, zero)
-    if old == "timestamp" and new == "whole":
-        return _chain(_whole_seconds, value_cast(pa.int64(), target))
-    if old == "timestamp" and new == "floating":
-        return _chain(_seconds, value_cast(pa.float64(), target))
-    if old == "timestamp" and new == "decimal":
-        return _chain(_exact_seconds, value_cast(_SECONDS, target))
-    if old == "whole" and new == "timestamp":
-        return lambda array: pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(
-            _MICROSECONDS
-        )
-    if old == "floating" and new == "timestamp":
-        cut = value_cast(pa.float64(), LONG)
-        return lambda array: cut(pc.multiply(array.cast(pa.float64()), 1e6)).cast(_MICROSECONDS)
-    if old == "decimal" and new == "timestamp":
-        return _moments_of_decimals
-    return None
-
-
-def _kind(data_type: DataType) -> str:
-    name = str(data_type)
-    if isinstance(data_type, DecimalType):
-        return "decimal"
-    return "whole" if name in _WHOLE else "floating" if name in _FLOATING else name
-
-
-def _chain(first: _Kernel, second: _Kernel) -> _Kernel:
-    return lambda array: second(first(array))
-
-
-def _whole_seconds(array: pa.Array) -> pa.Array:
-    return pc.floor_temporal(array, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
-
-
-def _seconds(array: pa.Array) -> pa.Array:
-    return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
-
-
-def _exact_seconds(array: pa.Array) -> pa.Array:
-    # A double has too few digits for the microseconds of far years.
-    micros = array.cast(pa.int64()).cast(pa.decimal128(_SECONDS.precision, 0))
-    return micros.view(_SECONDS)
-
-
-def _moments_of_decimals(array: pa.Array) -> pa.Array:
-    cut = [None if seconds is None else int(seconds.scaleb(6)) for seconds in array.to_pylist()]
-    if any(seconds is not None and not -(2**63) <= seconds < 2**63 for seconds in cut):
-        raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
-    return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
 
 
 def _without(array: pa.Array, failed: NDArray[np.bool_]) -> pa.Array:

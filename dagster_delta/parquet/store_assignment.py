@@ -14,7 +14,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
+from dagster_delta.errors import (
+    MAX_EXAMPLES,
+    ConstraintViolation,
+    InvalidCast,
+    SchemaMismatch,
+)
 from dagster_delta.parquet.casts import failing_values, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField, StructType
@@ -33,9 +38,6 @@ MAX_BATCH_ROWS = 131_072
 
 # Limit for the size of a dictionary's text when it is repeated in every row.
 _CAST_BYTES = 64 * 1024 * 1024
-
-_MAX_EXAMPLES = 5
-_MAX_EXAMPLE_LENGTH = 300
 
 _BINARY = PrimitiveType("binary")
 _VARIANT_PARTS = StructType((StructField("value", _BINARY), StructField("metadata", _BINARY)))
@@ -193,7 +195,7 @@ class _StoreAssignment(ColumnConversion):
             try:
                 return cast(array)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-                examples = failing_values(array, cast, _MAX_EXAMPLES)
+                examples = failing_values(array, cast)
                 what, remedy = "do not fit", "correct them, or widen the column"
                 if self._is_exact and not failing_values(array, lossy, limit=1):
                     what = "would lose a part in"
@@ -203,7 +205,7 @@ class _StoreAssignment(ColumnConversion):
                     f"{remedy}",
                     table=self._table,
                     column=".".join(path),
-                    examples=tuple(_shorten(repr(example)) for example in examples),
+                    examples=tuple(repr(example) for example in examples),
                 ) from error
 
         return convert
@@ -230,13 +232,13 @@ class _StoreAssignment(ColumnConversion):
         if not len(positions):
             return
         column = ".".join(plan.path)
-        places = positions.slice(0, _MAX_EXAMPLES).to_pylist()
+        places = positions.slice(0, MAX_EXAMPLES).to_pylist()
         raise ConstraintViolation(
             f"NOT NULL column {column} would get {len(positions)} null(s): fill them, or drop the "
             "rows",
             table=self._table,
             column=column,
-            examples=tuple(_shorten(repr(python_value(shown[place]))) for place in places),
+            examples=tuple(repr(python_value(shown[place])) for place in places),
         )
 
 
@@ -250,11 +252,5 @@ def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: 
         "them in the expression, or leave those rows out",
         table=table,
         column=column,
-        examples=tuple(_shorten(text) for text in examples[:_MAX_EXAMPLES]),
+        examples=tuple(examples[:MAX_EXAMPLES]),
     )
-
-
-def _shorten(text: str) -> str:
-    if len(text) <= _MAX_EXAMPLE_LENGTH:
-        return text
-    return text[: _MAX_EXAMPLE_LENGTH - 1] + "…"

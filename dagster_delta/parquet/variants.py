@@ -148,7 +148,7 @@ def variant_check(*, table: str, column: str, is_trusted: bool) -> _Convert:
                     "it again with variants_from_python or variants_from_json",
                     table=table,
                     column=column,
-                    examples=(repr(variant["value"])[:80],),
+                    examples=(repr(variant["value"]),),
                 )
         seen += len(array)
         return array.cast(VARIANT_STORAGE)

@@ -37,7 +37,8 @@ _PLAIN = frozenset(
     {
         ("integral", "integral"), ("integral", "decimal"), ("integral", "float"),
         ("integral", "double"), ("integral", "string"), ("integral", "boolean"),
-        ("boolean", "integral"), ("boolean", "string"), ("float", "double"),
+        ("boolean", "integral"), ("boolean", "float"), ("boolean", "double"),
+        ("boolean", "string"), ("float", "double"),
         ("decimal", "decimal"), ("date", "timestamp"), ("timestamp", "date"),
     }
 )  # fmt: skip
@@ -132,7 +133,7 @@ def cast_may_raise(source: DataType, target: DataType) -> bool:
     if kinds == ("integral", "integral"):
         return _BITS[str(source)] > _BITS[str(target)]
     if kinds[0] == "integral":
-        return kinds[1] == "decimal"
+        return kinds[1] in ("decimal", "timestamp")
     return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
 
 
@@ -144,6 +145,8 @@ def _rule(source: DataType, target: DataType) -> _Rule | None:
     kinds = (cast_kind(source), cast_kind(target))
     if _is_plain(source, target):
         return lambda operand, found: f"CAST({operand} AS {found})"
+    if kinds in _OF_SECONDS and TIMESTAMP_NTZ in (source, target):
+        return None
     if kinds == ("string", "decimal"):
         assert isinstance(target, DecimalType)  # noqa: S101  as its kind says
         # A function has one result type: the digits are passed as text.
@@ -158,7 +161,7 @@ def _rule(source: DataType, target: DataType) -> _Rule | None:
         if source.precision == _MAX_PRECISION:
             return None
         return lambda operand, found: f"CAST(CAST({operand} AS {roomy}) AS {found})"
-    return _RULES.get(kinds)
+    return _RULES.get(kinds) or _OF_SECONDS.get(kinds)
 
 
 def _is_plain(source: DataType, target: DataType) -> bool:
@@ -193,6 +196,15 @@ def _truncated_float(operand: str, target: str) -> str:
     return f"CAST(trunc(CAST({operand} AS DOUBLE)) AS {target})"
 
 
+def _is_not_zero(operand: str, _target: str) -> str:
+    return f"({operand} <> 0)"
+
+
+def _instant_of_double(operand: str, _target: str) -> str:
+    micros = _truncated_float(f"CAST({operand} AS DOUBLE) * 1000000", "BIGINT")
+    return f"make_timestamp({micros})"
+
+
 def _four_digit_year(operand: str, target: str) -> str:
     return (
         f"CASE WHEN {operand} IS NULL OR year({operand}) BETWEEN 1 AND 9999"
@@ -216,7 +228,26 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("date", "string"): _four_digit_year,
     ("timestamp", "string"): _four_digit_year,
     ("string", "binary"): lambda operand, _: f"encode({operand})",
+    ("boolean", "decimal"): lambda operand, found: f"CAST(CAST({operand} AS TINYINT) AS {found})",
+    **{(kind, "boolean"): _is_not_zero for kind in ("float", "double", "decimal")},
 }
+
+_MICROS_AS_DOUBLE = "CAST(epoch_us({0}) AS DOUBLE)"
+
+_OF_SECONDS: dict[tuple[str, str], _Rule] = {
+    ("timestamp", "integral"): "CAST(epoch_us(date_trunc('second', {0})) // 1000000 AS {1})".format,
+    ("timestamp", "float"): f"CAST({_MICROS_AS_DOUBLE} / 1000000 AS {{1}})".format,
+    ("timestamp", "double"): f"({_MICROS_AS_DOUBLE} / 1000000)".format,
+    # A double has too few digits for the microseconds of far years.
+    ("timestamp", "decimal"): "CAST(CAST(epoch_us({0}) AS DECIMAL(19,0)) * 0.000001 AS {1})".format,
+    ("integral", "timestamp"): "make_timestamp(CAST({0} AS BIGINT) * 1000000)".format,
+    ("float", "timestamp"): _instant_of_double,
+    ("double", "timestamp"): _instant_of_double,
+    ("decimal", "timestamp"): lambda operand, _: (
+        f"make_timestamp({_truncated(f'{operand} * 1000000', 'BIGINT')})"
+    ),
+}
+"""Between numbers and timestamps with a zone, which are seconds since the epoch to Spark."""
 
 
 def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:

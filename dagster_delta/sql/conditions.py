@@ -9,11 +9,22 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 
 from dagster_delta.protocol.schema import DataType, DecimalType, StructType
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import FLIPPED, Call, Cast, Column, Literal, Typed, column_of, walk
+from dagster_delta.sql.typed import (
+    FLIPPED,
+    Call,
+    Cast,
+    Column,
+    Literal,
+    Typed,
+    column_of,
+    quote_path,
+    walk,
+)
 from dagster_delta.sql.types import (
     BINARY,
     BOOLEAN,
@@ -30,11 +41,12 @@ from dagster_delta.sql.types import (
     is_numeric,
 )
 
-COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
-"""The operators of `compare`."""
-
 NEVER = Call("=", (Literal(1, INTEGER), Literal(0, INTEGER)), BOOLEAN)
 """The condition that no row satisfies."""
+
+
+class NoConditionError(Exception):
+    """No condition in Spark SQL is true, false and null for the same rows."""
 
 
 def find_column(path: Sequence[str], schema: StructType) -> Column | None:
@@ -43,8 +55,20 @@ def find_column(path: Sequence[str], schema: StructType) -> Column | None:
     return column_of(fields) if fields and len(fields) == len(path) else None
 
 
-def constant(value: object) -> Literal | None:
-    """The constant, of the type of its Spark SQL literal; None if there is no such literal."""
+def exact_column(path: Sequence[str], schema: StructType) -> Column:
+    """The column with a path, whose values Spark SQL compares as other engines do: not a text with
+    a collation. Raises NoConditionError.
+    """
+    column = find_column(path, schema)
+    if column is None or column.collation is not None:
+        raise NoConditionError
+    return column
+
+
+def constant(value: object) -> Literal:
+    """The constant, of the type of its Spark SQL literal. Raises NoConditionError if there is no
+    such literal.
+    """
     match value:
         case bool():
             return Literal(value, BOOLEAN)
@@ -54,8 +78,8 @@ def constant(value: object) -> Literal | None:
             return Literal(value, DOUBLE)
         case str():
             # Half of a surrogate pair is not a character.
-            is_text = not any("\ud800" <= character <= "\udfff" for character in value)
-            return Literal(value, STRING) if is_text else None
+            if not any("\ud800" <= character <= "\udfff" for character in value):
+                return Literal(value, STRING)
         case bytes():
             return Literal(value, BINARY)
         case Decimal() if value.is_finite() and (data_type := decimal_of(value)) is not None:
@@ -63,43 +87,40 @@ def constant(value: object) -> Literal | None:
         case dt.datetime(tzinfo=None):
             return Literal(value, TIMESTAMP_NTZ)
         case dt.datetime():
-            try:
+            with suppress(OverflowError):
                 return Literal(value.astimezone(dt.UTC), TIMESTAMP)
-            except OverflowError:
-                return None
         case dt.date():
             return Literal(value, DATE)
-    return None
+    raise NoConditionError
 
 
-def compare(left: Typed, operator: str, right: Typed) -> Call | None:
-    """`left operator right`, of a column and a constant; None if their types need a conversion that
-    may fail or change a value.
+def compare(left: Typed, operator: str, right: Typed) -> Call:
+    """`left operator right`, of a column and a constant. Raises NoConditionError if their types
+    need a conversion that may fail or change a value.
 
-    `operator`: one of COMPARISONS.
+    `operator`: `=`, `<>`, `<`, `<=`, `>`, `>=` or `<=>`.
     """
     if operator == "<>":
-        equal = compare(left, "=", right)
-        return None if equal is None else negate(equal)
+        return negate(compare(left, "=", right))
     if isinstance(left, Literal):
         left, operator, right = right, FLIPPED[operator], left
-    operands = _alike([left, right])
-    return None if operands is None else Call(operator, operands, BOOLEAN)
+    return Call(operator, _alike([left, right]), BOOLEAN)
 
 
-def is_in(column: Column, constants: Sequence[Literal]) -> Call | None:
-    """`column IN (constants)`; None as of `compare`, or if there are no constants."""
-    operands = _alike([column, *constants])
-    return None if operands is None or not constants else Call("in", operands, BOOLEAN)
+def is_in(column: Column, constants: Sequence[Literal]) -> Call:
+    """`column IN (constants)`, which are at least one. Raises as `compare` does."""
+    if not constants:
+        raise NoConditionError
+    return Call("in", _alike([column, *constants]), BOOLEAN)
 
 
-def _alike(operands: Sequence[Typed]) -> tuple[Typed, ...] | None:
+def _alike(operands: Sequence[Typed]) -> tuple[Typed, ...]:
     types = list(
         dict.fromkeys(operand.data_type for operand in operands if operand.data_type is not None)
     )
     target = common_type(types)
     if target is None or (len(types) > 1 and not all(map(is_numeric, types))):
-        return None
+        raise NoConditionError
     return tuple(_widened(operand, target) for operand in operands)
 
 
@@ -179,7 +200,7 @@ def to_sql(condition: Typed) -> str:
     """The Spark SQL of a condition that this module made."""
     match condition:
         case Column(path):
-            return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+            return quote_path(path)
         case Literal(value):
             return _literal_sql(value)
         case Cast(child):

@@ -127,12 +127,6 @@ def tokenize(sql: str) -> list[Token]:
     return tokens
 
 
-def quote(name: str) -> str:
-    """A name as one identifier of Spark SQL, in backticks."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
 def without_variables(sql: str) -> str:
     """The same expression in a spelling in which Spark finds no `${variable}` to replace.
 

@@ -114,6 +114,17 @@ def column_of(fields: Sequence[StructField]) -> Column:
     )
 
 
+def quote(name: str) -> str:
+    """A name as one identifier of Spark SQL, in backticks."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def quote_path(path: Sequence[str]) -> str:
+    """The path of a column or a field in Spark SQL, with every name quoted."""
+    return ".".join(map(quote, path))
+
+
 def walk(expression: Typed) -> Iterator[Typed]:
     """The expression and everything in it, outermost first."""
     yield expression

@@ -608,7 +608,7 @@ def test_rows_that_the_caller_keeps_are_read_without_waiting_for_it(
 
     monkeypatch.setattr(DataFileReader, "open", counted)
     monkeypatch.setattr(reader, "MAX_BUFFERED_BYTES", 1)
-    batches = read_files(plan_of(store, files, config, ["n"], is_collected=True), threads=2)
+    batches = read_files(plan_of(store, files, config, ["n"], is_collected=True))
     assert next(batches).num_rows == SMALL_BATCH_ROWS
     assert all(opened.acquire(timeout=60) for _ in files)
 

@@ -13,8 +13,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.spark.read import sources
-from dagster_delta.engines.spark.read.file_split import SPARK_PATH
-from dagster_delta.engines.spark.read.sources import list_directory
+from dagster_delta.engines.spark.read.sources import SPARK_PATH, list_directory
 from dagster_delta.errors import DataFileMissing
 from tests.golden.answers import rows_of
 
@@ -146,7 +145,7 @@ def test_where_lists_are_ignored_files_are_looked_up(
         check_rows(table, session)
     assert lists == []
     # Nor can one be passed over in silence.
-    monkeypatch.setattr(sources, "takes_lists", lambda _: True)
+    monkeypatch.setattr(sources, "_can_list", lambda *_: True)
     with pytest.raises(Exception, match="spark-did-not-take-the-list-of-files"):
         table.snapshot().scan().to_spark(session).collect()
     assert len(lists) == 1

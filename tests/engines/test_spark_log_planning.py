@@ -15,8 +15,8 @@ import pytest
 from pyroaring import BitMap64
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark import log_planner
-from dagster_delta.engines.spark.log_planner import (
+from dagster_delta.engines.spark import engine as spark_engine
+from dagster_delta.engines.spark.engine import (
     MAX_COLLECTED_FILES,
     MAX_DRIVER_FILES,
     SparkLogPlanner,
@@ -330,13 +330,13 @@ def test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here(
 ) -> None:
     planned.conf.set(MAX_COLLECTED_FILES, collected)
     brought: list[int] = []
-    original = log_planner._as_live_files
+    original = spark_engine._as_live_files
 
     def counted(rows: pa.Table) -> pa.Table:
         brought.append(rows.num_rows)
         return original(rows)
 
-    monkeypatch.setattr(log_planner, "_as_live_files", counted)
+    monkeypatch.setattr(spark_engine, "_as_live_files", counted)
     found = {
         where: rows_of(living.snapshot().scan(where=where).to_spark(planned).toArrow())
         for where in WHERES

@@ -20,7 +20,6 @@ from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.read import file_keys
-from dagster_delta.engines.spark.read import file_split as spark_file_split
 from dagster_delta.engines.spark.read import reader as spark_reader
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.engines.spark.session.session import FIELD_ID_READ
@@ -294,7 +293,7 @@ def test_deleted_rows_are_gone_at_every_density(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, broadcast: bool
 ) -> None:
     if not broadcast:
-        monkeypatch.setattr(spark_file_split, "MAX_BROADCAST_BYTES", 0)
+        monkeypatch.setattr(spark_reader, "MAX_BROADCAST_BYTES", 0)
     choose = random.Random(7)
     counts = [200_000, 65_536, 65_537, 3, 5, 10]
     deleted = [

@@ -22,7 +22,7 @@ from dagster_delta.evolution.actions import (
     SetDefault,
     SetNotNull,
 )
-from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
+from dagster_delta.evolution.column_paths import dotted, to_path
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.evolution.table_actions import (
     AddConstraint,
@@ -35,6 +35,7 @@ from dagster_delta.evolution.table_actions import (
 )
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
+from dagster_delta.sql.typed import quote_path
 
 INT, LONG, STRING = map(PrimitiveType, ("integer", "long", "string"))
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
 
-from dagster_delta.engines.spark.log_planner import MAX_DRIVER_FILES
+from dagster_delta.engines.spark.engine import MAX_DRIVER_FILES
 from dagster_delta.errors import PartitionMismatch
 from dagster_delta.orchestration.resources import SparkSessionResource
 from tests.orchestration.conftest import table_of

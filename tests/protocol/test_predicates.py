@@ -30,10 +30,10 @@ from dagster_delta.protocol.statistics.predicates import (
     Not,
     Or,
     Predicate,
-    StartsWith,
     Unknown,
     may_match,
     possible_outcomes,
+    starts_with,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
@@ -74,12 +74,10 @@ def compare(operator: Any, value: object, data_type: DataType = LONG) -> Compari
     ("operator", "expected"),
     [
         ("=", [False, True, False, True]),
-        ("<>", [True, True, True, True]),
         ("<", [True, True, False, True]),
         ("<=", [True, True, False, True]),
         (">", [False, True, True, True]),
         (">=", [False, True, True, True]),
-        ("<=>", [False, True, False, True]),
     ],
 )
 def test_a_file_is_kept_where_its_range_allows_a_match(operator: str, expected: list[bool]) -> None:
@@ -91,7 +89,7 @@ def test_not_equal_drops_only_files_of_that_one_value() -> None:
     known = bounds(LONG, (5, 5, 0, 9), (5, 5, 2, 9), (5, 6, 0, 9), (5, None, 0, 9))
     assert matches(Not(compare("=", 5)), known) == [False, False, True, True]
     # Null is different from 5 for `IS DISTINCT FROM`.
-    assert matches(Not(compare("<=>", 5)), known) == [False, True, True, True]
+    assert matches(Not(IsTrue(compare("=", 5))), known) == [False, True, True, True]
 
 
 def test_null_counts_decide_where_they_are_none_or_all() -> None:
@@ -128,7 +126,7 @@ def test_lists_are_looked_for_value_by_value() -> None:
     assert matches(values, known) == [False, True, True, True]
     assert matches(Not(values), known) == [True, True, False, True]
     # With a null in the list nothing is surely outside it.
-    assert matches(Not(In(COLUMN, (1,), LONG, has_null=True)), known) == [False] * 4
+    assert matches(Not(Or((In(COLUMN, (1,), LONG), Constant(None)))), known) == [False] * 4
     assert matches(In(COLUMN, (), LONG), known) == [False] * 4
 
 
@@ -142,7 +140,7 @@ def test_prefixes_prune_by_both_bounds() -> None:
     known = bounds(
         STRING, ("aa", "ab", 0, 9), ("ab", "b", 0, 9), ("b", "c", 0, 9), ("ab", "abz", 0, 9)
     )
-    prefix = StartsWith(COLUMN, "ab")
+    prefix = starts_with(COLUMN, "ab")
     assert matches(prefix, known) == [True, True, False, True]
     assert matches(Not(prefix), known) == [True, True, True, False]
 
@@ -150,7 +148,7 @@ def test_prefixes_prune_by_both_bounds() -> None:
 @pytest.mark.parametrize("prefix", ["\ud7ff", "a\U0010ffff", "\U0010ffff", ""])
 def test_prefixes_at_the_end_of_the_alphabet_keep_their_files(prefix: str) -> None:
     known = bounds(STRING, (prefix + "x", prefix + "y", 0, 9))
-    assert matches(StartsWith(COLUMN, prefix), known) == [True]
+    assert matches(starts_with(COLUMN, prefix), known) == [True]
 
 
 def test_a_cut_maximum_of_a_string_does_not_hide_longer_values() -> None:
@@ -247,7 +245,7 @@ def test_bounds_are_compared_in_the_wider_type(
 def test_columns_without_bounds_are_never_pruned() -> None:
     assert may_match(compare("=", 1), {}, 2).to_pylist() == [True, True]
     assert may_match(IsNull(COLUMN), {}, 2).to_pylist() == [True, True]
-    assert may_match(StartsWith(COLUMN, "x"), {}, 2).to_pylist() == [True, True]
+    assert may_match(starts_with(COLUMN, "x"), {}, 2).to_pylist() == [True, True]
     known = bounds(STRING, ("a", "b", 0, 9))
     # Text bounds say nothing about the numbers the text stands for.
     assert matches(compare("=", 7, LONG), known) == [True]
@@ -273,15 +271,15 @@ def _predicates(draw: st.DrawFn, kind: str, depth: int = 3) -> Predicate:
     inner = _predicates(kind, depth - 1)
     match shape:
         case "compare":
-            operators = st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "<=>"])
+            operators = st.sampled_from(["=", "<", "<=", ">", ">="])
             return Comparison(COLUMN, draw(operators), draw(values), data_type)  # type: ignore[arg-type]
         case "in":
             listed = tuple(draw(st.lists(values, max_size=3)))
-            return In(COLUMN, listed, data_type, has_null=draw(st.booleans()))
+            return In(COLUMN, listed, data_type)
         case "null":
             return IsNull(COLUMN)
         case "prefix":
-            return StartsWith(COLUMN, draw(st.sampled_from(["", "a", "ab", "b", "a" * 33])))
+            return starts_with(COLUMN, draw(st.sampled_from(["", "a", "ab", "b", "a" * 33])))
         case "constant":
             return Constant(draw(st.sampled_from([True, False, None])))
         case "not":
@@ -305,7 +303,6 @@ def _key(value: Any) -> Any:
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda a, b: a == b,
-    "<>": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
@@ -313,7 +310,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _truth(predicate: Predicate, value: Any, unknown: bool | None) -> bool | None:  # noqa: C901
+def _truth(predicate: Predicate, value: Any, unknown: bool | None) -> bool | None:
     def recurse(child: Predicate) -> bool | None:
         return _truth(child, value, unknown)
 
@@ -335,18 +332,12 @@ def _truth(predicate: Predicate, value: Any, unknown: bool | None) -> bool | Non
         case Or(children):
             found = [recurse(each) for each in children]
             return True if True in found else None if None in found else False
-        case Comparison(operator="<=>"):
-            return value is not None and _key(value) == _key(predicate.value)
         case _ if value is None:
             return None
         case Comparison():
             return _OPERATORS[predicate.operator](_key(value), _key(predicate.value))
-        case StartsWith(prefix=prefix):
-            return bool(value.startswith(prefix))
         case In():
-            if _key(value) in map(_key, predicate.values):
-                return True
-            return None if predicate.has_null else False
+            return _key(value) in map(_key, predicate.values)
 
 
 def _statistics(rows: list[Any], writer: str) -> tuple[object, object, int | None, int | None]:

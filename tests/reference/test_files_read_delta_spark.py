@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.log_planner import MAX_DRIVER_FILES
+from dagster_delta.engines.spark.engine import MAX_DRIVER_FILES
 from tests.families import family
 from tests.golden.answers import table_path
 

@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.polars.lazy_rows import to_condition
+from dagster_delta.engines.polars import to_condition
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -148,7 +148,7 @@ def test_predicates_skip_files_and_choose_the_rows_that_polars_chooses(
         asked.append(None if found is None else to_sql(found))
         return found
 
-    monkeypatch.setattr("dagster_delta.engines.polars.lazy_rows.to_condition", spy)
+    monkeypatch.setattr("dagster_delta.engines.polars.to_condition", spy)
     lazy = table.snapshot().scan().to_polars_lazy()
     assert_frame_equal(lazy.filter(predicate).collect(), ROWS.filter(predicate))
     assert asked in ([sql], [] if sql is None else [sql])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.polars.lazy_rows import to_condition
+from dagster_delta.engines.polars import to_condition
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
 from dagster_delta.sql.conditions import to_sql
 from dagster_delta.sql.expressions import parse_expression

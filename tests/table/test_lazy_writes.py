@@ -12,7 +12,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ConstraintViolation, SchemaMismatch
-from dagster_delta.parquet.data_input import collected_rows
+from dagster_delta.parquet.data_input import collected_frames
 
 COUNT = 500_000
 SCHEMA = {"id": pl.Int64, "x": pl.Float64}
@@ -122,8 +122,8 @@ def test_batches_wait_for_the_writer() -> None:
         return frame
 
     frames = [pl.LazyFrame({"id": range(1000)}).map_batches(count) for _ in range(500)]
-    readers = collected_rows(pl.concat(frames), 1000)
-    next(readers)
+    collected = collected_frames(pl.concat(frames), 1000)
+    next(collected)
     before = len(made)
-    del readers
+    del collected
     assert before < 400

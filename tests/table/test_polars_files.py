@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.polars import file_frames
+from dagster_delta.engines import polars as polars_rows
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -79,13 +79,13 @@ def num_read_by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of files that the embedded engine reads for polars."""
     counts: list[int] = []
 
-    by_arrow = file_frames.FileFrames._by_arrow
+    by_arrow = polars_rows.FileFrames._by_arrow
 
-    def spy(frames: file_frames.FileFrames, files: list[Any]) -> Iterator[pl.DataFrame]:
+    def spy(frames: polars_rows.FileFrames, files: list[Any]) -> Iterator[pl.DataFrame]:
         counts.append(len(files))
         return by_arrow(frames, files)
 
-    monkeypatch.setattr(file_frames.FileFrames, "_by_arrow", spy)
+    monkeypatch.setattr(polars_rows.FileFrames, "_by_arrow", spy)
     return counts
 
 
@@ -355,7 +355,7 @@ def test_a_name_with_nul_is_read_by_the_embedded_engine(tmp_path: Path) -> None:
 def test_files_of_both_readers_keep_their_order(
     tmp_path: Path, num_read_by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_frames, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(polars_rows, "_FILES_AT_ONCE", 1)
     vectors = {"delta.enableDeletionVectors": "true"}
     table = DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]), properties=vectors)
     for start in range(0, 60, 10):
@@ -430,7 +430,7 @@ def test_rows_that_polars_fails_on_are_read_once(
         yield from islice(query.collect(engine="in-memory").iter_slices(100), 3)
         raise error
 
-    monkeypatch.setattr(file_frames, "_in_batches", fails)
+    monkeypatch.setattr(polars_rows, "_in_batches", fails)
     assert_frame_equal(lazy.collect(), rows)
 
 
@@ -457,7 +457,7 @@ def test_rows_that_polars_does_not_find_are_an_error(
 ) -> None:
     table = DeltaTable.create(str(tmp_path), ROWS.schema)
     table.append(ROWS)
-    monkeypatch.setattr(file_frames, "_whole", lambda query: [query.head(3).collect()])
+    monkeypatch.setattr(polars_rows, "_whole", lambda query: [query.head(3).collect()])
     assert table.snapshot().scan().to_polars().height == ROWS.num_rows
     assert num_read_by_arrow == [1]
 

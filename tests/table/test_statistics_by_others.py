@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.log_planner import MAX_DRIVER_FILES
+from dagster_delta.engines.spark.engine import MAX_DRIVER_FILES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

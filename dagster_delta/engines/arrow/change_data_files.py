@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
-from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.opened_file import data_files, file_rows
 from dagster_delta.parquet.ordered_prefetch import BatchSource
-from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
+from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.writer import DataFileWriter
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import (
@@ -96,13 +95,8 @@ def _sources(
 def _versioned_sources(
     store: ObjectStore, changes: ChangeFileSet, columns: Sequence[str]
 ) -> Iterator[tuple[int, BatchSource]]:
-    reader = DataFileReader(
-        store,
-        changes.configuration,
-        columns,
-        where=changes.where,
-        expected_vectors=deletion_vectors_of(changes.files),
-    )
+    plan = changes.read_plan(store, columns)
+    reader = plan_reader(plan, columns, where=plan.where, with_positions=False)
     versions = file_rows(changes.files.select(["commit_version"]))
     for file, row in zip(data_files(changes.files), versions, strict=True):
         for source in reader.sources([file]):

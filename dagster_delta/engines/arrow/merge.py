@@ -39,8 +39,10 @@ from dagster_delta.engines.statements.completion import (
     RowUpdate,
     compute_assigned,
 )
-from dagster_delta.engines.statements.constraint_check import ConstraintCheck
-from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.constraint_check import (
+    ConstraintCheck,
+    generation_constraints,
+)
 from dagster_delta.engines.statements.merge_clauses import (
     SOURCE,
     TARGET,
@@ -54,7 +56,7 @@ from dagster_delta.engines.statements.merge_plan import (
 )
 from dagster_delta.engines.statements.row_tracking import remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
-from dagster_delta.errors import InvalidTable
+from dagster_delta.errors import MAX_EXAMPLES, InvalidTable
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX, DataFileReader
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.opened_file import DataFile, data_files
@@ -277,7 +279,6 @@ def _source_names(plan: MergePlan, clause: MergeClause) -> list[str]:
     return [name for name in plan.source.schema.names if name in needed]
 
 
-_MAX_EXAMPLES = 5
 _NO_SOURCE_ROW = -1
 
 
@@ -463,7 +464,7 @@ def _refuse_doubles(plan: MergePlan, found: _Columns, source: SourceRows) -> Non
     if not len(excess):
         return
     names = plan.condition.source_names or source.schema.names
-    shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
+    shown = source.take(excess[:MAX_EXAMPLES], names).to_pylist()
     raise ambiguous_matches(len(excess), shown, table=plan.target.store.location.uri)
 
 

@@ -21,8 +21,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
-from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
-from dagster_delta.engines.statements.merge_plan import SourceSummary
+from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSummary, key_predicate
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX

@@ -22,7 +22,7 @@ from dagster_delta.engines.statements.assignments import (
     source_structs,
 )
 from dagster_delta.engines.statements.constraint_check import ConstraintCheck
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument
 from dagster_delta.parquet.casts import failing_places
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.column_values import (
@@ -33,9 +33,7 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.sql.filters import at_moment
-from dagster_delta.sql.tokens import quote
-
-_MAX_EXAMPLES = 5
+from dagster_delta.sql.typed import quote
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:
@@ -50,7 +48,7 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
             lambda start, stop: assignment.value.evaluate(rows.slice(start, stop - start)),
             (InvalidArgument,),
             range(rows.num_rows),
-            _MAX_EXAMPLES,
+            MAX_EXAMPLES,
         )
         data_type = assignment.value.data_type
         assert data_type is not None  # noqa: S101  of a cast

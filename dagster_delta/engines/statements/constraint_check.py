@@ -1,23 +1,29 @@
-"""Checking constraints batch by batch, on the embedded engine.
+"""Generated columns and constraints of a statement: which columns to compute, and checks of rows
+batch by batch, on the embedded engine.
 
-Spec: Column Invariants; CHECK Constraints.
+Spec: Column Invariants; CHECK Constraints; Generated Columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.errors import ConstraintViolation, PartitionMismatch
+from dagster_delta.errors import MAX_EXAMPLES, ConstraintViolation, PartitionMismatch
+from dagster_delta.protocol.features.column_values import (
+    ColumnExpression,
+    ColumnValues,
+    updated_values,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.sql.expressions import parse_expression
-
-_MAX_EXAMPLES = 5
-_MAX_EXAMPLE_LENGTH = 300
+from dagster_delta.sql.typed import quote
 
 
 def refuse_violations(
@@ -42,7 +48,7 @@ def refuse_violations(
 def _violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
-    rows = python_rows(pc.take(batch, positions.slice(0, _MAX_EXAMPLES)))
+    rows = python_rows(pc.take(batch, positions.slice(0, MAX_EXAMPLES)))
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation
     remedy = (
         "write only rows that it covers, or widen the predicate"
@@ -52,7 +58,7 @@ def _violation(
     return kind(
         f"at least {len(positions)} row(s) break {constraint.name} ({constraint.sql}): {remedy}",
         table=table,
-        examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in rows),
+        examples=tuple(map(repr, rows)),
     )
 
 
@@ -74,3 +80,43 @@ class ConstraintCheck:
             results = [expression.evaluate_filter(batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)
         return batch
+
+
+def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
+    """The constraints on generated columns that the data contain."""
+    # Spec: (<value> <=> <generation expression>) IS TRUE.
+    return tuple(
+        Constraint(
+            f"GENERATED {column.column}", f"{quote(column.column)} <=> {_parenthesised(column)}"
+        )
+        for column in values.verified
+    )
+
+
+def _parenthesised(column: ColumnExpression) -> str:
+    # A line break ends a comment at the end of the text.
+    return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
+
+
+def changed_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
+    """How to complete rows of a table that get new values in some columns: as `updated_values`,
+    without generated columns that read none of them.
+
+    `assigned`: logical names of the top-level columns that change, in whole or in part.
+
+    Raises:
+        InvalidArgument: an identity column is assigned.
+        SchemaMismatch: a generated column is computed from a column that does not exist.
+        InvalidTable, UnsupportedFeature: of the schema.
+    """
+    values = updated_values(configuration, assigned)
+    if not values.generated:
+        return values
+    schema = configuration.schema
+    changed = {schema.field(name).name for name in assigned}
+    affected = tuple(
+        column
+        for column in values.generated
+        if changed.intersection(path[0] for path in parse_expression(column.sql, schema).references)
+    )
+    return replace(values, generated=affected)

@@ -19,7 +19,7 @@ from dagster_delta.engines.statements.assignments import (
     parse_assignments,
     resolve_defaults,
 )
-from dagster_delta.engines.statements.generated_columns import changed_values
+from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,
@@ -32,8 +32,7 @@ from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.time_zone import UTC
-from dagster_delta.sql.tokens import quote
-from dagster_delta.sql.typed import Column, Typed, with_paths
+from dagster_delta.sql.typed import Column, Typed, quote_path, with_paths
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
 _Filled = Collection[str] | None
@@ -143,7 +142,9 @@ class MergeNames:
         try:
             expression = parse_expression(sql, self.scope(kind), self.zone)
         except SchemaMismatch as mismatch:
-            raise self._explained(mismatch, kind) from None
+            if len(_SIDES[kind]) == 1:
+                mismatch.message += f"; this clause sees only {self._aliases[_SIDES[kind][0]]}"
+            raise
         if decides:
             check_repeatable(expression, "a condition of the merge")
         if self.embedded and not isinstance(expression.typed, Column):
@@ -243,25 +244,6 @@ class MergeNames:
                 f"{source}.{name}",
                 column=name,
             )
-
-    def _explained(self, mismatch: SchemaMismatch, kind: ClauseKind) -> Exception:
-        target, source = self._aliases[TARGET], self._aliases[SOURCE]
-        if len(_SIDES[kind]) == 1:
-            seen = target if kind == "not_matched_by_source" else source
-            return SchemaMismatch(
-                f"{mismatch.message}; this clause sees only {seen}",
-                column=mismatch.column,
-            )
-        if "." not in (mismatch.column or "."):
-            sides = (
-                f"{self._aliases[side]} ({', '.join(self._schemas[side].names)})"
-                for side in _SIDES[kind]
-            )
-            return SchemaMismatch(
-                f"there is no column {mismatch.column} in {' or '.join(sides)}",
-                column=mismatch.column,
-            )
-        return mismatch
 
     def _side_of_alias(self, name: str) -> str | None:
         for side, alias in self._aliases.items():
@@ -368,7 +350,7 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
             raise InvalidArgument(
                 f"an insert sets whole columns, and {name} is a field", column=name
             )
-        quoted = _quote(path)
+        quoted = quote_path(path)
         if quoted in values:
             raise InvalidArgument(f"column {name} is set twice", column=name)
         values[quoted] = sql
@@ -391,7 +373,7 @@ def _every_column(names: MergeNames, filled: _Filled) -> dict[str, str]:
         )
     alias = names.alias(SOURCE)
     return {
-        _quote((field.name,)): _quote((alias, field.name))
+        quote_path((field.name,)): quote_path((alias, field.name))
         for field in names.assigned
         if field.name not in lacking
     }
@@ -403,7 +385,8 @@ def _every_field(names: MergeNames) -> dict[str, str]:
     """
     alias = names.alias(SOURCE)
     return {
-        _quote(path): _quote((alias, *path)) for path in _shared_paths(names.assigned, names.source)
+        quote_path(path): quote_path((alias, *path))
+        for path in _shared_paths(names.assigned, names.source)
     }
 
 
@@ -412,7 +395,7 @@ def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
     null.
     """
     alias, path = names.alias(SOURCE), assignment.column
-    structs = (_quote((alias, *path[:depth])) for depth in range(1, len(path)))
+    structs = (quote_path((alias, *path[:depth])) for depth in range(1, len(path)))
     return replace(assignment, structs=tuple(names.parse(struct, "matched") for struct in structs))
 
 
@@ -437,7 +420,3 @@ def _covers(source: DataType, table: DataType) -> bool:
     return all(
         theirs is not None and _covers(theirs.data_type, ours.data_type) for theirs, ours in found
     )
-
-
-def _quote(path: Sequence[str]) -> str:
-    return ".".join(map(quote, path))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import Constraint
-from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.io.sql_assets import run_query

@@ -80,8 +80,8 @@ from dagster_delta.orchestration.io.type_handlers import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import select_partitions
-from dagster_delta.orchestration.partitions.predicates import quote_column
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.sql.typed import quote
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.scan import Scan
 
@@ -524,8 +524,8 @@ def _merge_config(applied: AppliedChanges, rows: object, *, has_actions: bool) -
     if not has_actions:
         return MergeConfig(merge_type=MergeType.upsert, predicate=on)
     names = [name for name in engine_for(rows).schema_of(rows).names if name != ACTION_COLUMN]
-    values = {quote_column(name): f"s.{quote_column(name)}" for name in names}
-    action = f"s.{quote_column(ACTION_COLUMN)}"
+    values = {quote(name): f"s.{quote(name)}" for name in names}
+    action = f"s.{quote(ACTION_COLUMN)}"
     clauses = MergeOperationsConfig(
         when_matched_delete=[OperationConfig(predicate=f"{action} = '{DELETE}'")],
         when_matched_update=[OperationWithUpdatesConfig(updates=values)],

@@ -18,7 +18,7 @@ from pydantic import Field
 from dagster_delta.engines.statements.merge_clauses import ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.partitions.predicates import quote_column
+from dagster_delta.sql.typed import quote
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations.merge import MergeBuilder
@@ -116,7 +116,7 @@ def match_on(keys: Iterable[str]) -> str:
     """The condition that rows of the table `t` and the source `s` have the same keys. Nulls are
     keys like others: otherwise every run would add a row with a null key again.
     """
-    return " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, keys))
+    return " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote, keys))
 
 
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
@@ -179,6 +179,6 @@ def _in_order(
         for clause in clauses or ():
             values = getattr(clause, "updates", None)
             if left_out := {name.casefold() for name in getattr(clause, "except_cols", None) or ()}:
-                quoted = [quote_column(name) for name in columns if name.casefold() not in left_out]
-                values = {name: f"{quote_column(source)}.{name}" for name in quoted}
+                quoted = [quote(name) for name in columns if name.casefold() not in left_out]
+                values = {name: f"{quote(source)}.{name}" for name in quoted}
             yield ClauseText(kind, action, clause.predicate, values)

@@ -20,11 +20,11 @@ timestamp) is refused: writing it would lose the neighbour's rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import TypeVar
 
 from dagster import TimeWindow
 
@@ -33,6 +33,7 @@ from dagster_delta.orchestration.partitions.partitions import DimensionSlice, Pa
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
 from dagster_delta.sql.conditions import (
     NEVER,
+    NoConditionError,
     all_of,
     any_of,
     compare,
@@ -43,10 +44,9 @@ from dagster_delta.sql.conditions import (
     to_sql,
 )
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Call, Column, Literal, Typed, with_paths
+from dagster_delta.sql.typed import Column, Typed, with_paths
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
-_Part = TypeVar("_Part", Literal, Call)
 _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
 
 
@@ -102,11 +102,6 @@ def resolve_column(expression: str, schema: StructType) -> Column:
     return column
 
 
-def quote_column(name: str) -> str:
-    """A column name as a Spark SQL identifier."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def _selected(selection: PartitionSelection, schema: StructType) -> Typed:
     if not selection.boxes:
         return NEVER
@@ -144,9 +139,12 @@ def _one_of(column: Column, dimension: DimensionSlice, values: Sequence[object])
     """The rows with a value of the keys of a slice."""
     if len(values) == 1:
         return _compared(column, "=", values[0])
-    found = [(key, constant(value)) for key, value in zip(dimension.keys, values, strict=True)]
-    constants = [_fitting(literal, key, column) for key, literal in found]
-    return _fitting(is_in(column, constants), dimension.keys[0], column)
+    constants = []
+    for key, value in zip(dimension.keys, values, strict=True):
+        with _fitting(key, column):
+            constants.append(constant(value))
+    with _fitting(dimension.keys[0], column):
+        return is_in(column, constants)
 
 
 def _between(column: Column, start: date, end: date) -> Typed:
@@ -155,14 +153,17 @@ def _between(column: Column, start: date, end: date) -> Typed:
 
 
 def _compared(column: Column, operator: str, value: object) -> Typed:
-    literal = _fitting(constant(value), str(value), column)
-    return _fitting(compare(column, operator, literal), str(value), column)
+    with _fitting(str(value), column):
+        return compare(column, operator, constant(value))
 
 
-def _fitting(part: _Part | None, key: str, column: Column) -> _Part:
-    if part is None:
-        raise _unfit(key, ".".join(column.path), column.data_type)
-    return part
+@contextmanager
+def _fitting(key: str, column: Column) -> Iterator[None]:
+    """Refuse a key that makes no condition on a column."""
+    try:
+        yield
+    except NoConditionError as error:
+        raise _unfit(key, ".".join(column.path), column.data_type) from error
 
 
 def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:

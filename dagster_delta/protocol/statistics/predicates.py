@@ -17,10 +17,10 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.protocol.statistics.bounds import ColumnBounds, next_prefix
+from dagster_delta.protocol.statistics.bounds import ColumnBounds, Possible, next_prefix
 from dagster_delta.protocol.values.arrow_values import every
 
-Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
+Operator: TypeAlias = Literal["=", "<", "<=", ">", ">="]
 ColumnPath: TypeAlias = tuple[str, ...]
 
 
@@ -33,8 +33,6 @@ class Constant(msgspec.Struct, frozen=True):
 class Unknown(msgspec.Struct, frozen=True):
     """A part that bounds cannot decide; it may be true, false or null."""
 
-    reason: str = ""
-    """What the part is, for explanations."""
     operands: tuple[ColumnPath, ...] = ()
     """Columns for whose nulls it is certainly null."""
 
@@ -72,15 +70,6 @@ class In(msgspec.Struct, frozen=True):
     values: tuple[object, ...]
     """The values that are not null."""
     data_type: DataType
-    has_null: bool = False
-    """Whether the list contains a null, which turns every false into null."""
-
-
-class StartsWith(msgspec.Struct, frozen=True):
-    """`column` begins with `prefix`."""
-
-    column: ColumnPath
-    prefix: str
 
 
 class IsNull(msgspec.Struct, frozen=True):
@@ -114,8 +103,16 @@ class Or(msgspec.Struct, frozen=True):
 
 
 Predicate: TypeAlias = (
-    Constant | Unknown | Computed | Comparison | In | StartsWith | IsNull | Not | IsTrue | And | Or
+    Constant | Unknown | Computed | Comparison | In | IsNull | Not | IsTrue | And | Or
 )
+
+
+def starts_with(column: ColumnPath, prefix: str) -> Predicate:
+    """`column` begins with `prefix`."""
+    lower, following = Comparison(column, ">=", prefix, _STRING), next_prefix(prefix)
+    if following is None:
+        return lower
+    return And((lower, Comparison(column, "<", following, _STRING)))
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -160,7 +157,7 @@ def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
     found: set[ColumnPath] = set()
     for part in _parts(predicate):
         match part:
-            case Comparison() | In() | StartsWith() | IsNull():
+            case Comparison() | In() | IsNull():
                 found.add(part.column)
             case Unknown(operands=operands):
                 found.update(operands)
@@ -196,12 +193,10 @@ class _Evaluation:
         match predicate:
             case Constant(value):
                 return self._constant(value)
-            case Comparison() | Computed():
-                return self._comparison(predicate)
-            case In():
-                return self._membership(predicate)
-            case StartsWith():
-                return self._conjunction(_bounds_of_prefix(predicate))
+            case Computed():
+                return self._compared(predicate.comparison)
+            case Comparison() | In():
+                return self._compared(predicate)
             case IsNull(column):
                 known = self._bounds.get(column)
                 if known is None:
@@ -249,73 +244,27 @@ class _Evaluation:
             )
         return result
 
-    def _comparison(self, part: Comparison | Computed) -> Outcomes:
-        node = part.comparison if isinstance(part, Computed) else part
+    def _compared(self, node: Comparison | In) -> Outcomes:
         known = self._bounds.get(node.column)
         if known is None:
             return Outcomes(self._yes, self._yes, self._yes)
-        sides = None if _is_nan(node.value) else known.sides(node.value, node.data_type)
-        if sides is None:
-            return self._undecided(known, node.operator == "<=>")
-        different = pc.or_(sides.below, sides.above)
-        match node.operator:
-            case "=" | "<=>":
-                true, false = sides.equal, different
-            case "<>":
-                true, false = different, sides.equal
-            case "<":
-                true, false = sides.below, sides.at_least
-            case "<=":
-                true, false = sides.at_most, sides.above
-            case ">":
-                true, false = sides.above, sides.at_most
-            case ">=":
-                true, false = sides.at_least, sides.below
-        return self._among_values(known, true, false, null_safe=node.operator == "<=>")
-
-    def _membership(self, node: In) -> Outcomes:
-        known = self._bounds.get(node.column)
-        if known is None:
-            return Outcomes(self._yes, self._no if node.has_null else self._yes, self._yes)
-        if not node.values:
-            outcomes = self._among_values(known, self._no, self._yes)
-        elif (
-            any(map(_is_nan, node.values))
-            or (found := known.membership(node.values, node.data_type)) is None
-        ):
-            outcomes = self._undecided(known)
-        else:
-            outcomes = self._among_values(known, *found)
-        if not node.has_null:
-            return outcomes
-        null = pc.or_(outcomes.null, outcomes.false)
-        return Outcomes(outcomes.true, self._no, null)
-
-    def _among_values(
-        self,
-        known: ColumnBounds,
-        true: pa.BooleanArray,
-        false: pa.BooleanArray,
-        *,
-        null_safe: bool = False,
-    ) -> Outcomes:
-        """Outcomes where `true` and `false` are about values that are not null."""
-        true = pc.and_(true, known.may_hold_value)
-        false = pc.and_(false, known.may_hold_value)
-        if null_safe:
-            return Outcomes(true, pc.or_(false, known.may_hold_null), self._no)
-        return Outcomes(true, false, known.may_hold_null)
-
-    def _undecided(self, known: ColumnBounds, null_safe: bool = False) -> Outcomes:
-        return self._among_values(known, self._yes, self._yes, null_safe=null_safe)
+        true, false = _of_values(node, known) or (self._yes, self._yes)
+        return Outcomes(
+            pc.and_(true, known.may_hold_value),
+            pc.and_(false, known.may_hold_value),
+            known.may_hold_null,
+        )
 
 
-def _bounds_of_prefix(node: StartsWith) -> tuple[Predicate, ...]:
-    following = next_prefix(node.prefix)
-    lower = Comparison(node.column, ">=", node.prefix, _STRING)
-    if following is None:
-        return (lower,)
-    return lower, Comparison(node.column, "<", following, _STRING)
+def _of_values(node: Comparison | In, known: ColumnBounds) -> Possible | None:
+    """Where values that are not null may satisfy it, and where they may not; None if unknown."""
+    values = node.values if isinstance(node, In) else (node.value,)
+    if any(map(_is_nan, values)):
+        return None
+    if isinstance(node, In) or node.operator == "=":
+        return known.membership(values, node.data_type)
+    below = known.below(node.value, node.data_type, or_equal=node.operator in ("<=", ">"))
+    return below if below is None or node.operator in ("<", "<=") else below[::-1]
 
 
 def _is_nan(value: object) -> bool:

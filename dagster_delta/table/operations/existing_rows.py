@@ -29,10 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.footers import has_any, lacked_fields, map_footers, may_lack
+from dagster_delta.engines.footers import map_footers, may_lack
 from dagster_delta.engines.plans import ReadPlan, WriteResult
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
+    MAX_EXAMPLES,
     CommitStateUnknown,
     ConstraintViolation,
     DeltaError,
@@ -40,9 +41,11 @@ from dagster_delta.errors import (
     InvalidTable,
     StorageFailure,
 )
+from dagster_delta.parquet.projection import num_steps_found
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
+from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import type_changes
@@ -81,8 +84,6 @@ _LOG = logging.getLogger(__name__)
 _JOURNALS = "_dagster_delta/rewrites"
 _REUSED_FOR_MS = 24 * 60 * 60 * 1000
 """How long after it was written a file may still be committed by another run of the change."""
-_MAX_EXAMPLES = 5
-_MAX_EXAMPLE_LENGTH = 300
 
 
 @dataclass(slots=True)
@@ -111,14 +112,14 @@ class RowValidation:
             skipped = skip_files(predicate, plan.after, partitions, snapshot.statistics)
             suspicious = files.filter(pc.and_(skipped.may_match, is_new))
             read = read_plan(snapshot, suspicious, broken, plan.after)
-            examples = self.engine.first_rows(read, _MAX_EXAMPLES) if suspicious.num_rows else ()
+            examples = self.engine.first_rows(read, MAX_EXAMPLES) if suspicious.num_rows else ()
             if examples:
                 raise ConstraintViolation(
                     f"the table holds rows that break {check.name} ({check.sql}): correct or "
                     "delete them first",
                     table=snapshot.store.location.uri,
                     version=snapshot.version,
-                    examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in examples),
+                    examples=tuple(map(repr, examples)),
                 )
             seen.update(keys.to_pylist())
 
@@ -396,8 +397,14 @@ def older_files(snapshot: Snapshot) -> pa.Table:
     schema, mode = snapshot.schema, snapshot.configuration.column_mapping_mode
     files = snapshot.live_files()
     doubtful = files.filter(may_lack(files, schema, mode))
-    lacked = lacked_fields(snapshot.store, doubtful["path"].to_pylist(), schema, mode)
-    return doubtful.filter(boolean_column(list(map(bool, lacked))))
+    paths = [path for path, _ in fields_with_existing_default(schema)]
+
+    def lacks(found: pa.Schema) -> bool:
+        # A file that lacks the struct around a field has no rows with its default.
+        return any(num_steps_found(found, schema, path, mode) == len(path) - 1 for path in paths)
+
+    lacking = map_footers(snapshot.store, doubtful["path"].to_pylist(), lacks)
+    return doubtful.filter(boolean_column(lacking))
 
 
 def check_unknown_to_files(
@@ -410,7 +417,12 @@ def check_unknown_to_files(
     them.
     """
     paths = snapshot.live_files(["path"])["path"].to_pylist()
-    found = has_any(snapshot.store, paths, after.schema, after.column_mapping_mode, columns)
+    schema, mode = after.schema, after.column_mapping_mode
+
+    def holds(found: pa.Schema) -> bool:
+        return any(num_steps_found(found, schema, path, mode) == len(path) for path in columns)
+
+    found = map_footers(snapshot.store, paths, holds)
     holding = [path for path, has in zip(paths, found, strict=True) if has]
     if holding:
         names = ", ".join(".".join(path) for path in columns)

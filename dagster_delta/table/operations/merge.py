@@ -29,16 +29,14 @@ from dagster_delta.engines.statements.merge_clauses import (
     MergeNames,
     parse_clauses,
 )
-from dagster_delta.engines.statements.merge_condition import (
-    MergeCondition,
-    in_table,
-    split_condition,
-)
 from dagster_delta.engines.statements.merge_plan import (
+    MergeCondition,
     MergedRows,
     MergePlan,
     MergeSource,
     SourceSummary,
+    in_table,
+    split_condition,
 )
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.evolution.merge_schema import diff_schemas

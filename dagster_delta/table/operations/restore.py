@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import DAY_MS
-from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
+from dagster_delta.errors import MAX_EXAMPLES, CommitConflict, DataFileMissing, DeltaError
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-_MAX_EXAMPLES = 5
 _MAX_COMMITS_BACK = 1000
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
@@ -192,7 +191,7 @@ def _check_files(files: pa.Table, target: Snapshot) -> None:
             table=target.store.location.uri,
             version=target.version,
             file=missing[0],
-            examples=tuple(missing[:_MAX_EXAMPLES]),
+            examples=tuple(missing[:MAX_EXAMPLES]),
         )
 
 

@@ -19,7 +19,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
-from dagster_delta.engines.statements.generated_columns import changed_values
+from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines import change_engine, embedded_engine, engine_for_changes
+from dagster_delta.engines import embedded_engine, engine_for, engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
@@ -84,7 +84,7 @@ class _RowStatement:
     ) -> None:
         self._started, self._moment = time.perf_counter(), dt.datetime.now(dt.UTC)
         self._name, self._snapshot, self._options = name, snapshot, options
-        self._asked = change_engine(options.engine)
+        self._asked = None if options.engine is None else engine_for(None, options.engine)
         self._zone = (self._asked or embedded_engine()).time_zone
         self._transaction = Transaction(snapshot.store, snapshot, clock=clock)
         refuse_append_only(self._transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
+from dagster_delta.evolution.column_paths import dotted, not_null_sql
 from dagster_delta.evolution.column_rules import (
     check_fields_of_structs,
     check_file_columns,
@@ -41,6 +41,7 @@ from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
+from dagster_delta.sql.typed import quote, quote_path
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction.retries import StatementOptions
 
@@ -315,7 +316,7 @@ def _stored_as_given(
     for name in texts:
         if name.casefold() in named:
             what = f"a constraint on partition column {name}, where an empty string becomes null"
-            yield Constraint(what, f"{quote_path((name,))} <> ''", null_passes=True)
+            yield Constraint(what, f"{quote(name)} <> ''", null_passes=True)
 
 
 def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:

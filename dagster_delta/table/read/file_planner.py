@@ -22,7 +22,6 @@ from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.checkpoint.reader import KeptBytes
-from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -126,12 +125,9 @@ class FilePlanner:
         """The predicate, extended by the conditions that it implies for generated partition
         columns.
         """
-        configuration = self.snapshot.configuration
-        if not any(GENERATION_KEY in field.metadata for field in configuration.partition_schema):
-            return predicate
-        from dagster_delta.sql.generated_filters import with_generated_filters
+        from dagster_delta.sql.skipping import with_generated_filters
 
-        return with_generated_filters(predicate, configuration)
+        return with_generated_filters(predicate, self.snapshot.configuration)
 
     def candidates(
         self, *predicates: Predicate, columns: Sequence[str] = LIVE_FILE_SCHEMA.names

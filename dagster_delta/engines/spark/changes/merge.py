@@ -42,25 +42,23 @@ from dagster_delta.engines.spark.session.session import frame_of, functions_of, 
 from dagster_delta.engines.spark.write.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.write.tasks import WrittenChanges
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
-from dagster_delta.engines.statements.merge_condition import (
+from dagster_delta.engines.statements.merge_plan import (
     JoinKey,
     MergeCondition,
-    key_predicate,
-)
-from dagster_delta.engines.statements.merge_plan import (
     MergedRows,
     MergePlan,
     SourceSummary,
     ambiguous_matches,
+    key_predicate,
 )
 from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.sql.tokens import quote
-from dagster_delta.sql.typed import Cast, Typed
+from dagster_delta.sql.typed import Cast, Typed, quote, quote_path
 from dagster_delta.sql.typed import Column as ColumnOf
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -147,7 +145,7 @@ class SparkMergeSource:
         functions = functions_of(self.frame)
         match typed:
             case ColumnOf(path, data_type) if path[0] == SOURCE and _has_bounds(data_type):
-                return functions.col(".".join(map(quote, path[1:])))
+                return functions.col(quote_path(path[1:]))
             case Cast(child, data_type) if _has_bounds(data_type):
                 inner = self._key_column(child)
                 return None if inner is None else inner.try_cast(to_spark_type(data_type))
@@ -163,7 +161,7 @@ def _predicates(
 ) -> Iterator[Predicate]:
     for index, key in enumerate(keys):
         if index not in columns:
-            yield Unknown("a computed key")
+            yield Unknown()
             continue
         data_type = to_arrow_type(key.data_type)
         if listed is not None:
@@ -175,7 +173,6 @@ def _predicates(
         yield key_predicate(key, pa.chunked_array(values), are_bounds=True)
 
 
-_MAX_EXAMPLES = 5
 _TURN = "__delta_turn"
 
 
@@ -396,7 +393,7 @@ class _FrameMerge:
                 functions.count(functions.lit(1)).alias("count"), functions.max(shown).alias("row")
             )
             .where(functions.col("count") > 1)
-            .limit(_MAX_EXAMPLES)
+            .limit(MAX_EXAMPLES)
             .collect()
         )
         yield from (row["row"].asDict() for row in found)

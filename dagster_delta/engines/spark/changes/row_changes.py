@@ -42,8 +42,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.sql.tokens import quote
-from dagster_delta.sql.typed import Refused, walk
+from dagster_delta.sql.typed import Refused, quote, walk
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
 from dagster_delta.protocol.values.partition_values import HIVE_NULL, parse_partition_column
-from dagster_delta.sql.tokens import quote
+from dagster_delta.sql.typed import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -9,6 +9,7 @@ Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,10 +17,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.engines.footers import may_lack
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import (
     FILE_KEY,
@@ -27,9 +31,9 @@ from dagster_delta.engines.spark.read.file_keys import (
     check_distinct,
     file_keys,
     file_number,
+    is_misread_by_spark,
     keys_of_files,
 )
-from dagster_delta.engines.spark.read.file_split import SPARK_PATH, split_files
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
     are_in_directories,
@@ -46,12 +50,13 @@ from dagster_delta.engines.spark.read.read_tasks import (
     listed_files,
 )
 from dagster_delta.engines.spark.read.row_positions import (
+    CHUNK_ROWS,
     load_bitmaps,
     row_number,
     with_row_ids,
     without_deleted_rows,
 )
-from dagster_delta.engines.spark.read.sources import can_open, open_parquet
+from dagster_delta.engines.spark.read.sources import SPARK_PATH, can_open, open_parquet
 from dagster_delta.engines.spark.session.schema import (
     column_metadata,
     declared_column,
@@ -82,11 +87,13 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
-from dagster_delta.sql.tokens import quote
+from dagster_delta.sql.typed import quote
 from dagster_delta.storage.locations import spark_path
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyroaring import BitMap64
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
@@ -94,6 +101,8 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
 _MAX_ARROW_TASKS = 512
+MAX_BROADCAST_BYTES = 256 * 1024 * 1024
+"""Deletion vectors larger than this on every executor are applied file by file."""
 
 _ROW_NUMBER = "__delta_row_number"
 _LONG_DIGITS = 18
@@ -155,7 +164,7 @@ class _FrameReader:
 
     def _parts(self) -> Iterator[DataFrame]:
         """The rows of all files, before the filter."""
-        plain, with_vectors, by_arrow = split_files(
+        plain, with_vectors, by_arrow = _split_files(
             self.plan, StructType(self._unfilled_fields), native=self._is_native()
         )
         if plain.num_rows:
@@ -344,3 +353,82 @@ class _FrameReader:
         except UnsupportedExpression:
             return None
         return where
+
+
+def _split_files(
+    plan: ReadPlan, columns: StructType, *, native: bool
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """The files of a plan, with `SPARK_PATH`, by the way they are read: by Spark alone, by Spark
+    with their deletion vectors beside it, and by the Arrow engine.
+
+    `columns`: those whose defaults Spark does not fill in where a file lacks them.
+    `native`: whether Spark can read the table's files at all.
+    """
+    files, mode = plan.files, plan.configuration.column_mapping_mode
+    paths = np.array(
+        [
+            spark_path(plan.store.resolve_uri(decode_path(file)))
+            for file in files["path"].to_pylist()
+        ],
+        dtype=object,
+    )
+    vectors = _has_vector(files)
+    by_arrow = np.ones(len(paths), bool)
+    if native:
+        lacking = may_lack(files, columns, mode).to_numpy(zero_copy_only=False)
+        by_arrow = _misread(paths) | _without_bytes(paths) | lacking
+        if "selection" in files.column_names:
+            by_arrow |= pc.is_valid(files["selection"]).to_numpy()
+    if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
+        by_arrow |= vectors
+    files = files.append_column(SPARK_PATH, pa.array(paths, pa.string()))
+    plain, with_vectors, rest = (
+        files.filter(pa.array(mask))
+        for mask in (~vectors & ~by_arrow, vectors & ~by_arrow, by_arrow)
+    )
+    return plain, with_vectors, rest
+
+
+def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
+    vectors = files["deletion_vector"].combine_chunks()
+    present = pc.and_(pc.is_valid(vectors), pc.is_valid(pc.struct_field(vectors, "storage_type")))
+    flags: NDArray[np.bool_] = present.to_numpy(zero_copy_only=False).astype(bool)
+    return flags
+
+
+def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Files whose name Spark misreads, and repeated files, which it would read twice."""
+    seen: set[str] = set()
+    flags = np.zeros(len(paths), bool)
+    for index, path in enumerate(paths):
+        flags[index] = path in seen or is_misread_by_spark(path)
+        seen.add(path)
+    return flags
+
+
+def _without_bytes(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Empty local files, as left by a machine that crashed before syncing them to disk.
+
+    Spark would silently return no rows for them; the Arrow engine refuses them.
+    """
+    return np.array([path.startswith("file:") and _is_empty(path[5:]) for path in paths], bool)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        # Tables have many files, and creating a `Path` costs as much as the lookup.
+        return os.stat(path).st_size == 0  # noqa: PTH116
+    except OSError:
+        # Spark reports a missing file itself.
+        return False
+
+
+def _broadcast_bytes(files: pa.Table) -> int:
+    """The most that the deletion vectors of files take when they are broadcast."""
+    vectors = files["deletion_vector"].combine_chunks()
+    deleted = pc.struct_field(vectors, "cardinality").to_pylist()
+    num_rows = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
+    return sum(
+        min(count, count if rows is None else -(-rows // CHUNK_ROWS)) * CHUNK_ROWS // 8
+        for count, rows in zip(deleted, num_rows, strict=True)
+    )

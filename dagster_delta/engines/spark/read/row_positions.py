@@ -35,7 +35,7 @@ from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.sql.tokens import quote
+from dagster_delta.sql.typed import quote
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:

@@ -28,13 +28,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types
 
-from dagster_delta.engines.spark.read.file_split import SPARK_PATH
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
-    missing_data_file,
     read_failure,
 )
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
+from dagster_delta.errors import FILE_MISSING, DataFileMissing
 from dagster_delta.protocol.values.partition_values import encode_uri
 from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.locations import scheme_of, spark_path
@@ -44,18 +43,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
+SPARK_PATH = "spark_path"
+"""Column of a table of files: see `spark_path`."""
+
 _IGNORES_LISTS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 _ENCODER = msgspec.json.Encoder()
 _GUARD = "spark-did-not-take-the-list-of-files.parquet"
-
-
-def takes_lists(session: SparkSession) -> bool:
-    """Whether the session reads lists: its driver runs on this machine, where they are written, and
-    its settings do not ignore them.
-    """
-    if is_connect(session):
-        return False
-    return (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() != "true"
 
 
 def list_files(files: pa.Table) -> bytes:
@@ -197,7 +190,9 @@ def open_parquet(
         try:
             entries = list_files(files)
         except FileNotFoundError as error:
-            raise missing_data_file(error.filename, table=location.uri, version=version) from error
+            raise DataFileMissing(
+                FILE_MISSING, table=location.uri, version=version, file=error.filename
+            ) from error
         except OSError:
             # This process may not access the file: Spark can, or reports the error.
             listed = None
@@ -227,8 +222,10 @@ def _reader(
 
 
 def _can_list(session: SparkSession, files: pa.Table, base_path: str | None) -> bool:
-    # Spark silently skips a listed file of zero bytes.
-    if pc.min(files["size_bytes"]).as_py() <= 0 or not takes_lists(session):
+    # The list is written on this machine. Spark silently skips a listed file of zero bytes.
+    if is_connect(session) or pc.min(files["size_bytes"]).as_py() <= 0:
+        return False
+    if (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() == "true":
         return False
     # Spark reads every directory above a file as a partition, up to the first without a value.
     return base_path is None or "=" not in base_path.rpartition("/")[2]

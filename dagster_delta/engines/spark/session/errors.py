@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 
 from dagster_delta.errors import (
+    FILE_MISSING,
     CorruptDeletionVector,
     CorruptLog,
     DataFileMissing,
@@ -95,7 +96,7 @@ def _text_with_causes(error: Exception) -> str:
 
 def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
     if reason == "FILE_NOT_EXIST":
-        return missing_data_file(file, table=table)
+        return DataFileMissing(FILE_MISSING, table=table, file=file)
     return InvalidTable(
         f"Spark cannot read a data file (FAILED_READ_FILE.{reason}): the store failed, or it is "
         "cut or damaged; repeat the operation, and if that fails as well, restore the file from a "
@@ -158,20 +159,8 @@ def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | 
     if condition is None or condition() != "PATH_NOT_FOUND":
         return None
     parameters = error.getMessageParameters() or {}  # type: ignore[attr-defined]
-    return missing_data_file(parameters.get("path"), table=table, version=version)
-
-
-def missing_data_file(
-    path: str | None, *, table: str, version: int | None = None
-) -> DataFileMissing:
-    """The error for a missing data file."""
-    return DataFileMissing(
-        "the log refers to a data file that is missing from storage: restore the file, or "
-        "restore a version of the table that does not need it",
-        table=table,
-        version=version,
-        file=path,
-    )
+    path = parameters.get("path")
+    return DataFileMissing(FILE_MISSING, table=table, version=version, file=path)
 
 
 def is_missing_file_system(error: Exception) -> bool:

@@ -33,7 +33,8 @@ from dagster_delta.protocol.schema import (
     walk_fields,
     walk_types,
 )
-from dagster_delta.sql.tokens import quote, without_variables
+from dagster_delta.sql.tokens import without_variables
+from dagster_delta.sql.typed import quote
 from dagster_delta.sql.types import TIMESTAMP, sql_type_name
 
 if TYPE_CHECKING:

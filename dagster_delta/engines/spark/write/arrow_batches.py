@@ -22,7 +22,7 @@ from dagster_delta.engines.spark.session.session import (
     lending_lock,
     session_conf,
 )
-from dagster_delta.sql.tokens import quote
+from dagster_delta.sql.typed import quote_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -92,7 +92,7 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
 
     functions = functions_of(frame)
     for path in paths(frame.schema, ()):
-        yield functions.col(".".join(map(quote, path)))
+        yield functions.col(quote_path(path))
 
 
 @dataclass(eq=False, frozen=True, slots=True)

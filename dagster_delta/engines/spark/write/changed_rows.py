@@ -42,7 +42,7 @@ from dagster_delta.engines.spark.write.tasks import (
     changes_of,
 )
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields, source_structs
-from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.column_values import (
@@ -89,11 +89,6 @@ class RowChange:
     """Columns of an insert by logical name, in a type that the task casts; None for no columns."""
 
 
-def in_few_tasks(rows: DataFrame, partition_columns: Sequence[Column]) -> DataFrame:
-    """The rows grouped by partition, in few tasks: a statement changes few rows."""
-    return rows.hint("rebalance", *partition_columns)
-
-
 @dataclass(frozen=True)
 class ChangingRows:
     """A DataFrame, and the changes of its rows."""
@@ -110,8 +105,9 @@ class ChangingRows:
     """Whether to report which rows of the table change."""
     source_number: str | None = None
     """Column of row numbers; those that are not null are reported as matched."""
-    arrange: Callable[[DataFrame, Sequence[Column]], DataFrame] = in_few_tasks
-    """Brings the rows of a partition together, by the partition columns."""
+    is_gathered: bool = True
+    """Whether the rows of a partition are brought together, in few tasks. Adaptive execution splits
+    a partition that is too big for a task."""
 
     @cached_property
     def _functions(self) -> ModuleType:
@@ -208,8 +204,10 @@ class ChangingRows:
             *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._casts())],
         )
         early, late = self._by_need()
-        keys = map(self._new_name, self.data.configuration.partition_columns)
-        rows = self.arrange(self._completed(rows, early), [functions.col(key) for key in keys])
+        rows = self._completed(rows, early)
+        if self.is_gathered:
+            keys = map(self._new_name, self.data.configuration.partition_columns)
+            rows = rows.hint("rebalance", *[functions.col(key) for key in keys])
         return self._checked(self._completed(self._completed(rows, self._identities), late))
 
     def _action(self) -> Column:

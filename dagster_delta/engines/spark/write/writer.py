@@ -5,7 +5,6 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,11 @@ from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
     MapType,
-    PrimitiveType,
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.casts import cast_depends_on_time_zone
+from dagster_delta.sql.types import DATE, STRING, TIMESTAMP_NTZ
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -52,30 +52,21 @@ def write_frame(
     given |= {default.column: sql_column(default.sql, functions) for default in values.defaults}
     # The constraints of the spec verify the generated columns that are given.
     completion = msgspec.structs.replace(values, defaults=(), verified=())
-    # A table whose rows are already clustered can avoid the cost of the shuffle.
-    is_gathered = properties.configuration.get(_OPTIMIZE_WRITE, "").lower() != "false"
+    # A partition should not get one file per task. A table whose rows are already clustered can
+    # avoid the cost of the shuffle.
+    is_wanted = properties.configuration.get(_OPTIMIZE_WRITE, "").lower() != "false"
+    is_gathered = is_wanted and not is_arranged and bool(spec.configuration.partition_columns)
     changes = ChangingRows(
         rows,
         (RowChange("insert", completion=completion, given=given),),
         spec,
         None,
         old=functions.col,
-        arrange=_gathered if is_gathered and not is_arranged else _as_they_are,
+        is_gathered=is_gathered,
     )
     written = write_changes(changes, store, in_query=False)
     size_bytes = sum(file.size_bytes for file in written.files)
     return WriteResult(written.files, written.counts[0], size_bytes, written.high_water_marks)
-
-
-def _gathered(rows: DataFrame, partition_columns: Sequence[Column]) -> DataFrame:
-    """The rows shuffled by partition, so that a partition does not get one file per task; adaptive
-    execution splits one that is too big for a task.
-    """
-    return rows.hint("rebalance", *partition_columns) if partition_columns else rows
-
-
-def _as_they_are(rows: DataFrame, _partition_columns: Sequence[Column]) -> DataFrame:
-    return rows
 
 
 def _given_columns(
@@ -107,19 +98,10 @@ def _check_columns(schema: StructType, spec: WriteSpec) -> None:
     assign_batches(reader, target, table=spec.location.uri)
 
 
-_ZONED_CASTS = frozenset(
-    {
-        ("date", "timestamp"),
-        ("timestamp_ntz", "timestamp"),
-        ("timestamp", "timestamp_ntz"),
-        ("timestamp", "string"),
-    }
-)
-"""Casts whose result depends on the time zone. The tasks cast all other values, in UTC."""
-
-
 def _zoned(source: DataType, target: DataType) -> DataType:
-    """The source type, with the results of casts that depend on the time zone."""
+    """The source type, with the results of casts that depend on the time zone. The tasks cast all
+    other values, in UTC.
+    """
     match source, target:
         case StructType(fields), StructType():
             return StructType(
@@ -138,7 +120,7 @@ def _zoned(source: DataType, target: DataType) -> DataType:
                 key_type=_zoned(source.key_type, target.key_type),
                 value_type=_zoned(source.value_type, target.value_type),
             )
-    if (str(source), str(target)) == ("timestamp", "date"):
-        # The task makes the date of the local time, to see whether the time of day is lost.
-        return PrimitiveType("timestamp_ntz")
-    return target if (str(source), str(target)) in _ZONED_CASTS else source
+    if source == STRING or not cast_depends_on_time_zone(source, target):
+        return source
+    # The task makes the date of the local time, to see whether the time of day is lost.
+    return TIMESTAMP_NTZ if target == DATE else target

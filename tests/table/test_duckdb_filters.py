@@ -13,10 +13,9 @@ import pytest
 
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-from dagster_delta.sql.arrow_filters import filter_to_condition
 from dagster_delta.sql.conditions import to_sql
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.table.read.batch_dataset import BatchDataset
+from dagster_delta.table.read.batch_dataset import BatchDataset, filter_to_condition
 
 COUNT = 12
 NUMBERS = [None, *range(-1, COUNT - 2)]

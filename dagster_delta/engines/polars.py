@@ -1,27 +1,35 @@
-"""Data files read by polars itself, where this gives the rows that the embedded engine gives.
+"""Rows of tables as polars frames, read by polars itself where this gives the same rows.
 
 polars reads a file if the footer shows that each column is stored in the type that the table has,
 under its own name. The embedded engine reads the others, and again what polars fails on, so that
 its errors are raised. Damage that polars does not notice is not reported, and over some damaged
 page headers polars aborts the process.
 
+A LazyFrame reads its rows while a query runs. The part of a predicate that has an equivalent in
+Spark SQL skips files. polars applies the whole predicate itself, so unsupported parts are omitted.
+
 Spec: Data Files; Partition Values; Column Mapping.
 """
 
 from __future__ import annotations
 
+import io
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
 from msgspec.structs import replace
+from polars.io.plugins import register_io_source
 
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.errors import InvalidTable
+from dagster_delta.parquet.data_input import collected_frames
 from dagster_delta.parquet.opened_file import (
     DataFile,
     data_files,
@@ -32,6 +40,7 @@ from dagster_delta.parquet.projection import FileProjection
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import (
+    DataType,
     DecimalType,
     PrimitiveType,
     StructField,
@@ -40,6 +49,20 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import parse_partition_column
+from dagster_delta.sql.conditions import (
+    NoConditionError,
+    all_of,
+    any_of,
+    compare,
+    constant,
+    exact_column,
+    is_in,
+    is_null,
+    negate,
+    starts_with,
+)
+from dagster_delta.sql.typed import Column, Literal, Typed, is_too_deep
+from dagster_delta.sql.types import BOOLEAN, is_integral
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -51,12 +74,10 @@ _FILES_AT_ONCE = 64
 of them, the embedded engine reads them all."""
 
 _BATCH_ROWS = 131_072
-"""Rows of a frame: by default polars collects four times as many, in more memory."""
+"""Rows of a frame."""
 
 _PATH = "\0path"
 """The column with the path of the row's file."""
-_IS_END = "\0end"
-"""The column that is true in a row after all rows of a filtered read."""
 
 _NOT_FLAT = ("variant", "void")
 _DECIMAL_BYTES = 16
@@ -73,6 +94,7 @@ _FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, I
 """After these the embedded engine reads the files, or raises its own error."""
 
 _Collect = Callable[[pl.LazyFrame], Iterable[pl.DataFrame]]
+_in_batches = partial(collected_frames, chunk_rows=_BATCH_ROWS)
 
 
 def is_readable(plan: ReadPlan) -> bool:
@@ -153,7 +175,7 @@ class FileFrames:
         else:
             with suppress(*_FAILURES):
                 query = self._query(files)
-                for frame in collect(query) if predicate is None else _filtered(query, predicate):
+                for frame in collect(query if predicate is None else query.filter(predicate)):
                     done += frame.height
                     yield frame
                 if predicate is not None or done == expected:
@@ -263,27 +285,207 @@ def _constant(values: pl.Series) -> pl.Expr:
     return pl.lit(physical[0], dtype=physical.dtype).cast(values.dtype)
 
 
-def _in_batches(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
-    return query.collect_batches(lazy=True, engine="streaming", chunk_size=_BATCH_ROWS)
-
-
-def _filtered(query: pl.LazyFrame, predicate: pl.Expr) -> Iterator[pl.DataFrame]:
-    """The rows that satisfy a predicate. Raises ComputeError if some may be missing: batches end
-    without an error where a thread of polars panics, and nothing says how many rows to expect.
-    """
-    schema = query.collect_schema()
-    end = pl.DataFrame({name: [None] for name in schema}, schema=schema).lazy()
-    parts = [query.filter(predicate).with_columns(pl.lit(False).alias(_IS_END))]
-    parts.append(end.with_columns(pl.lit(True).alias(_IS_END)))
-    is_whole = False
-    for frame in _in_batches(pl.concat(parts)):
-        rows = frame.drop(_IS_END)
-        if frame.height and frame[_IS_END][-1]:
-            is_whole, rows = True, rows.head(-1)
-        yield rows
-    if not is_whole:
-        raise pl.exceptions.ComputeError("polars ended before the last row")
-
-
 def _whole(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
     return [query.collect()]
+
+
+_MAX_PREDICATE_BYTES = 65_536
+"""Larger predicates have long lists, whose translation takes longer than it saves."""
+_MAX_LIST_VALUES = 1000
+
+_COMPARISONS = {
+    "Eq": "=",
+    "NotEq": "<>",
+    "Lt": "<",
+    "LtEq": "<=",
+    "Gt": ">",
+    "GtEq": ">=",
+    "EqValidity": "<=>",
+}
+_AND = ("And", "LogicalAnd")
+_OR = ("Or", "LogicalOr")
+_BOUNDS = {
+    "Both": (">=", "<="),
+    "Left": (">=", "<"),
+    "Right": (">", "<="),
+    "None": (">", "<"),
+}
+
+
+def to_condition(predicate: pl.Expr | None, schema: StructType) -> Typed | None:
+    """A condition that is true for every row for which the predicate is; None if none is found.
+
+    Args:
+        predicate: as polars gives it to a source of rows, with literals of the columns' types; None
+            for all rows.
+        schema: the columns that the condition may use, without texts that Spark pads.
+
+    Raises:
+        Nothing: an unsupported predicate skips no files.
+    """
+    if predicate is None or len(predicate.meta.serialize()) > _MAX_PREDICATE_BYTES:
+        return None
+    known = []
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+        for part in _conjuncts(tree):
+            with suppress(NoConditionError):
+                known.append(_condition(part, schema))
+    except (RecursionError, pl.exceptions.PolarsError):
+        # Too deep, or in a form of another polars version.
+        return None
+    found = all_of(known) if known else None
+    return None if found is None or is_too_deep(found) else found
+
+
+def _conjuncts(node: object) -> Iterator[object]:
+    match node:
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _AND:
+            yield from _conjuncts(left)
+            yield from _conjuncts(right)
+        case _:
+            yield node
+
+
+def _condition(node: object, schema: StructType) -> Typed:
+    """The same condition in Spark SQL. Raises NoConditionError."""
+    match node:
+        case {"Column": str()} if (
+            column := exact_column(_path(node), schema)
+        ).data_type == BOOLEAN:
+            return column
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in (*_AND, *_OR):
+            both = [_condition(left, schema), _condition(right, schema)]
+            return all_of(both) if op in _AND else any_of(both)
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
+            if isinstance(left, dict) and "Literal" in left:
+                column = exact_column(_path(right), schema)
+                return compare(_literal(left, column), _COMPARISONS[op], column)
+            column = exact_column(_path(left), schema)
+            return compare(column, _COMPARISONS[op], _literal(right, column))
+        case {"Function": {"function": {"Boolean": "Not"}, "input": [operand]}}:
+            return negate(_condition(operand, schema))
+        case {"Function": {"function": {"Boolean": function}, "input": [operand, *others]}}:
+            return _of_column(function, exact_column(_path(operand), schema), others)
+        case {"Function": {"function": {"StringExpr": "StartsWith"}, "input": [operand, prefix]}}:
+            column = exact_column(_path(operand), schema)
+            return starts_with(column, _literal(prefix, column))
+    raise NoConditionError
+
+
+def _of_column(function: object, column: Column, others: Sequence[object]) -> Typed:
+    match function:
+        case "IsNull":
+            return is_null(column)
+        case "IsNotNull":
+            return negate(is_null(column))
+        case {"IsIn": {"nulls_equal": False}}:
+            return is_in(column, _literals(others[0], column))
+        case {"IsBetween": {"closed": closed}} if closed in _BOUNDS:
+            bounds = zip(_BOUNDS[closed], others, strict=True)
+            return all_of(compare(column, sign, _literal(bound, column)) for sign, bound in bounds)
+    raise NoConditionError
+
+
+def _path(node: object) -> tuple[str, ...]:
+    match node:
+        case {"Column": str(name)}:
+            return (name,)
+        case {"Function": {"function": {"StructExpr": {"FieldByName": name}}, "input": [parent]}}:
+            return (*_path(parent), name)
+    raise NoConditionError
+
+
+def _literal(node: object, column: Column) -> Literal:
+    (literal, *others) = _literals(node, column)
+    if others:
+        raise NoConditionError
+    return literal
+
+
+def _literals(node: object, column: Column) -> list[Literal]:
+    """The values of a literal, or of the list that it is, as constants of the column's type; at
+    least one.
+    """
+    if not isinstance(node, dict) or set(node) != {"Literal"}:
+        raise NoConditionError
+    # polars evaluates it, as its form depends on the version.
+    expression = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
+    series = pl.select(expression).to_series()
+    if isinstance(series.dtype, pl.List | pl.Array) and len(series) == 1:
+        series = series.explode()
+    # If the list has a null, a value that is not in it gives null in SQL and false in polars.
+    # Python drops nanoseconds.
+    is_nanoseconds = getattr(series.dtype, "time_unit", "us") == "ns"
+    if series.null_count() or len(series) > _MAX_LIST_VALUES or is_nanoseconds:
+        raise NoConditionError
+    try:
+        literals = [constant(value) for value in series]
+    except (ValueError, OverflowError):
+        # The year is outside Python's range.
+        raise NoConditionError from None
+    if {_family(literal.data_type) for literal in literals} != {_family(column.data_type)}:
+        raise NoConditionError
+    return literals
+
+
+def _family(data_type: DataType) -> str:
+    """A name for types of which one constant may be."""
+    if isinstance(data_type, DecimalType):
+        return "decimal"
+    if is_integral(data_type):
+        return "integral"
+    return "double" if data_type == PrimitiveType("float") else str(data_type)
+
+
+_ReadRows = Callable[["Sequence[str]", "Typed | None"], "pa.RecordBatchReader"]
+"""Reads at least these columns of at least the rows for which this condition is true."""
+_PlanRows = Callable[["Sequence[str]", "Typed | None"], "ReadPlan | None"]
+"""Plans such a read of exactly these columns; None if only `_ReadRows` can do it."""
+
+
+def lazy_frame(
+    schema: pa.Schema, fields: StructType, read: _ReadRows, plan: _PlanRows
+) -> pl.LazyFrame:
+    """A LazyFrame whose rows are read when a query runs, by each query again.
+
+    Args:
+        schema: schema of all columns.
+        fields: the columns that conditions may use.
+        read: called for a query if there is no plan that polars can read.
+        plan: called for every query.
+
+    Raises:
+        Nothing here; the method that runs the query raises the errors of `read`.
+    """
+
+    def frames(
+        columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        names = schema.names if columns is None else columns
+        # A limit applies to the rows before the filter.
+        where = None if n_rows is not None else to_condition(predicate, fields)
+        planned = plan(names, where) if n_rows is None else None
+        if planned is not None and is_readable(planned):
+            yield from FileFrames(planned).batches(predicate)
+            return
+        found = (pl.DataFrame(batch.select(names)) for batch in read(names, where))
+        for frame in found if n_rows is None else _first_rows(found, n_rows):
+            yield frame if predicate is None else frame.filter(predicate)
+
+    polars_schema = pl.Schema(schema)
+    # Two reads of one version are the same, so a self-join may read once.
+    return register_io_source(frames, schema=polars_schema, is_pure=True)
+
+
+def _first_rows(frames: Iterator[pl.DataFrame], count: int) -> Iterator[pl.DataFrame]:
+    if count == 0:
+        return
+    for frame in frames:
+        yield frame.head(count)
+        count -= frame.height
+        if count <= 0:
+            return
