@@ -184,8 +184,8 @@ def test_a_table_stays_clustered_when_its_schema_is_replaced(mapping: str) -> No
 @pytest.mark.parametrize(
     ("data", "options", "match"),
     [
-        ({"a": [True], "s": [{"b": 1}]}, {}, "column a is of type boolean"),
-        ({"a": [[1]], "s": [{"b": 1}]}, {}, "column a is of type array"),
+        ({"a": [True], "s": [{"b": 1}]}, {}, "column a: values of type boolean"),
+        ({"a": [[1]], "s": [{"b": 1}]}, {}, "column a: values of type array"),
         ({"a": [1], "s": [{"b": 1}], "p": [1]}, {"partition_by": ["p"]}, "either partitioned or"),
         ({"a": [1], "s": [{"c": 1}]}, {}, "the new schema does not have"),
     ],
