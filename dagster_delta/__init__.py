@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         variants_to_json,
         variants_to_python,
     )
-    from dagster_delta.streaming.registration import register_delta_log
+    from dagster_delta.streaming.data_source import register_delta_log
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.operations.fsck import MissingFiles
@@ -193,7 +193,7 @@ _MODULES = {
     "parquet.variants": (
         "variants_from_json variants_from_python variants_to_json variants_to_python"
     ),
-    "streaming.registration": "register_delta_log",
+    "streaming.data_source": "register_delta_log",
     "streaming.sink": "DeltaSink delta_sink",
     "table.delta_table": "DeltaTable",
     "table.operations.fsck": "MissingFiles",

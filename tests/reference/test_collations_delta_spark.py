@@ -12,7 +12,7 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.engines.spark.read.reader import _FrameReader
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.streaming.registration import register_delta_log
+from dagster_delta.streaming.data_source import register_delta_log
 from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark
