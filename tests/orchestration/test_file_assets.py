@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +278,7 @@ def test_text_in_another_encoding_is_refused_until_it_is_named(
 
 def test_a_field_that_appears_late_in_json_is_named_in_columns(landing, put, run, tmp_path) -> None:
     line = '{"id": 1, "text": "' + "x" * 1000 + '"}\n'
-    put("a.json", line * 8500 + '{"id": 2, "more": 3}\n')
+    put("a.json", line * 8500 + '{"id": 2, "more": 3, "other": 4}\n')
     with pytest.raises(DeltaError, match=r"unexpected field.*in `columns`.* its first 8 MiB"):
         run(flights(landing))
     run(flights(landing, columns={"id": "INT", "more": "INT", "text": "STRING"}))
@@ -375,6 +376,29 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
     (landing / name).unlink()
     run(flights(landing))
     assert rows(tmp_path) == [{"id": 1}, {"id": 3}]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "ids"),
+    [
+        ("a.csv", "id,v\n18446744073709551615,1\n", ["18446744073709551615"]),
+        ("a.csv", "id,v\n9007199254740993,1\n1.5,2\n", ["1.5", "9007199254740993"]),
+        ("a.json", '{"id": 9223372036854775808}\n', ["9223372036854775808"]),
+        ("a.json", '{"id": 9007199254740993}\n{"id": 1.5}\n', ["1.5", "9007199254740993"]),
+    ],
+)
+def test_digits_of_long_numbers_are_not_lost(landing, put, run, tmp_path, file, text, ids) -> None:
+    put(file, text)
+    with pytest.raises(DeltaError, match=r"column id has the number \d+, .* DECIMAL\(38, 0\)"):
+        run(flights(landing))
+    run(flights(landing, columns={"id": "DECIMAL(38, 1)"}))
+    assert sorted(row["id"] for row in rows(tmp_path)) == [Decimal(each) for each in ids]
+
+
+def test_decimals_of_json_are_texts_or_numbers(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"price": "1.5"}\n{"price": 2.5}\n')
+    run(flights(landing, columns={"price": "DECIMAL(8, 2)"}))
+    assert [row["price"] for row in rows(tmp_path)] == [Decimal("1.50"), Decimal("2.50")]
 
 
 def test_a_value_that_does_not_fit_is_said_with_its_column(landing, put, run) -> None:

@@ -6,13 +6,15 @@ import codecs
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv, json
 
@@ -36,6 +38,8 @@ _SUFFIXES: Mapping[str, FileFormat] = {
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
 # Several spellings of one location.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+_EXACT_IN_DOUBLE = 2**53
+_JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Types of columns are taken from the first block, and a line must fit into one.
 _BLOCK_BYTES = 8 << 20
 # Blank lines, which a CSV reader skips, unless a quote was never closed: they are in a value then.
@@ -179,17 +183,22 @@ class LandingFiles:
         """Columns and rows of a file, with names as `types` spells them: case does not count."""
         kind = self.zone.format or self._format(file)
         ours = {name.lower(): name for name in types.names}
-        # Read with types, JSON seems to have all their columns.
-        first_types = pa.schema([]) if kind == "json" else types
         try:
             with self.store.open_input(file.path) as raw:
-                schema, rows = self._read(_decompressed(raw, file.path), kind, first_types)
-                self._check_columns(schema.names, kind)
-                names = [ours.get(name.lower(), name) for name in schema.names]
-                if kind != "json" and names == schema.names:
+                source = _decompressed(raw, file.path)
+                if kind == "json":
+                    # Read with types, it seems to have all their columns.
+                    found = _first_keys(_utf8(source, self.zone.encoding))
+                else:
+                    schema, rows = self._read(source, kind, types)
+                    found = schema.names
+                if found:
+                    self._check_columns(found, kind)
+                names = [ours.get(name.lower(), name) for name in found]
+                if kind != "json" and names == found:
                     yield schema, rows
                     return
-            theirs = dict(zip(names, schema.names, strict=True))
+            theirs = dict(zip(names, found, strict=True))
             if self.zone.keys:
                 # A merge leaves a column that no file has as it is.
                 types = pa.schema([field for field in types if field.name in theirs])
@@ -264,16 +273,20 @@ class LandingFiles:
                 csv.ParseOptions(delimiter=self.zone.delimiter, newlines_in_values=True),
                 _csv_types(types),
             )
-            return rows.schema, map(_with_closed_quotes, rows)
+            return rows.schema, _exact(map(_with_closed_quotes, rows), rows.schema, types)
         texts = pa.schema([(field.name, _with_dates_as_text(field.type)) for field in types])
         lines = json.open_json(
             source,
             json.ReadOptions(block_size=_BLOCK_BYTES),
-            json.ParseOptions(explicit_schema=texts, newlines_in_values=False),
+            json.ParseOptions(
+                explicit_schema=texts,
+                newlines_in_values=False,
+                unexpected_field_behavior="ignore" if self.zone.columns is not None else "infer",
+            ),
         )
         known = {field.name: field for field in types}
         schema = pa.schema([known.get(field.name, field) for field in lines.schema])
-        return schema, (_aligned(batch, schema) for batch in lines)
+        return schema, _exact((_aligned(batch, schema) for batch in lines), schema, types)
 
 
 def _check_directory(store: ObjectStore, *, is_file: bool) -> None:
@@ -317,6 +330,37 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 def _counted_column(number: re.Match[str]) -> str:
     return f"column {int(number[1]) + 1} from the left"
+
+
+def _first_keys(source: pa.NativeFile) -> list[str]:
+    """The keys in the first block of a JSON file; none if it is no JSON, which Arrow explains."""
+    keys: dict[str, None] = {}
+    for line in source.read(_BLOCK_BYTES).splitlines():
+        # The block may end within a line.
+        with suppress(msgspec.DecodeError):
+            keys.update(dict.fromkeys(_JSON_OBJECT.decode(line)))
+    return list(keys)
+
+
+def _exact(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, types: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows; refuses whole numbers of which a type that was inferred holds only some digits."""
+    inferred = [
+        column.name
+        for column in schema
+        if pa.types.is_float64(column.type) and column.name not in types.names
+    ]
+    for batch in batches:
+        for name in inferred:
+            values = batch[name].filter(pc.is_finite(batch[name]))
+            largest = pc.max(pc.abs(values)).as_py()
+            if largest is not None and largest >= _EXACT_IN_DOUBLE:
+                raise InvalidArgument(
+                    f"column {name} has the number {largest:.0f}, and a DOUBLE may have lost "
+                    "digits of it: name the type in `columns`, DECIMAL(38, 0), STRING or DOUBLE"
+                )
+        yield batch
 
 
 def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
