@@ -217,6 +217,7 @@ def test_the_steps_of_a_chain_of_assets_share_the_server(running: dict[str, str]
     assert len(sparks) == 1
 
 
+@pytest.mark.exhaustive
 def test_two_first_steps_at_once_start_one_server_which_ends_after_the_last(
     location: dict[str, str],
 ) -> None:
@@ -231,6 +232,7 @@ def test_two_first_steps_at_once_start_one_server_which_ends_after_the_last(
         time.sleep(0.1)
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_died_is_named_and_started_again(running: dict[str, str]) -> None:
     process = _run("one.py", running, "wait")
     assert process.stdout is not None
@@ -253,6 +255,7 @@ def _running_jobs(url: str) -> int:
         return len(msgspec.json.decode(answer.read()))
 
 
+@pytest.mark.exhaustive
 def test_a_long_job_leaves_cores_to_other_steps_and_ends_if_its_step_is_interrupted(
     running: dict[str, str],
 ) -> None:

@@ -289,6 +289,7 @@ def table_with_vectors(
 
 
 @pytest.mark.parametrize("broadcast", [True, False], ids=["broadcast", "too_large"])
+@pytest.mark.examples(2)
 def test_deleted_rows_are_gone_at_every_density(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, broadcast: bool
 ) -> None:

@@ -146,7 +146,7 @@ def more_than_delta_spark(
     return found
 
 
-@pytest.mark.parametrize("name", family(TABLES, "partitioned by this library"))
+@pytest.mark.parametrize("name", family(TABLES))
 def test_no_filter_opens_more_files(
     name: str, location: Callable[[str], str], delta_spark: SparkSession
 ) -> None:

@@ -132,6 +132,7 @@ def vacuumed(spark: SparkSession, uri: str) -> set[str]:
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.examples(2)
 def test_vacuum_of_delta_spark_keeps_files_whose_path_is_not_ascii(
     delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
 ) -> None:
@@ -148,6 +149,7 @@ def test_vacuum_of_delta_spark_keeps_files_whose_path_is_not_ascii(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.examples(2)
 def test_vacuum_of_delta_spark_keeps_the_vector_of_a_small_delete(
     delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
 ) -> None:
@@ -270,6 +272,7 @@ def test_a_reorg_on_spark_leaves_files_that_delta_spark_has_nothing_to_purge_in(
     assert column.to_pylist() == sorted(column.to_pylist())
 
 
+@pytest.mark.exhaustive
 def test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -377,6 +380,7 @@ def test_the_log_is_cut_where_delta_spark_cuts_it(
     assert DeltaTable(ours).snapshot().num_records == 6
 
 
+@pytest.mark.exhaustive
 def test_all_read_a_log_whose_checkpoints_are_rarer_while_the_table_is_large(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

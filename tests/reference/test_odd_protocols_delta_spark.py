@@ -92,6 +92,7 @@ def ids_by_us(uri: str) -> list[int]:
     return sorted(int(value) for value in found)
 
 
+@pytest.mark.exhaustive
 def test_odd_protocols_are_opened_where_delta_spark_opens_them(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

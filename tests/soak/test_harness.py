@@ -192,6 +192,7 @@ def test_the_input_of_a_failure_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(PARTS))
+@pytest.mark.examples(4)
 def test_a_round_begins_nothing_after_its_time(name: str, tmp_path: Path) -> None:
     result = PartResult(name, 0, "attacks")
     round_ = Round(1, random.Random(0), tmp_path, 0.0, False, result, tmp_path / "findings")

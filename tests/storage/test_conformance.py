@@ -108,6 +108,7 @@ class TestGoogleStore(StoreConformance):
         return open_store(f"gs://{gcs_bucket}/some/table", gcs_options)
 
 
+@pytest.mark.exhaustive
 class TestHdfsStore(StoreConformance):
     processes = 8
     forbidden_characters = ":"
@@ -115,10 +116,6 @@ class TestHdfsStore(StoreConformance):
     @pytest.fixture
     def store(self, hdfs_root: str) -> ObjectStore:
         return open_store(hdfs_root)
-
-    @pytest.mark.exhaustive
-    def test_a_long_listing_is_complete(self, store: ObjectStore) -> None:
-        super().test_a_long_listing_is_complete(store)
 
 
 class TestFsspecStore(ReadConformance):

@@ -170,10 +170,7 @@ def _table(cluster: str) -> str:
 
 @pytest.mark.parametrize(
     ("operation", "way", "times"),
-    family(
-        product(OPERATIONS, ("reset", "lost"), (1, 1000)),
-        ("append", "lost", 1),
-    ),
+    family(product(OPERATIONS, ("reset", "lost"), (1, 1000))),
 )
 def test_a_broken_connection_leaves_the_table_as_it_was_or_the_commit_once(
     hdfs_cluster: str, operation: str, way: Way, times: int

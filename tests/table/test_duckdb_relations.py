@@ -112,7 +112,7 @@ def test_a_filter_of_very_many_conditions_is_left_to_duckdb(table: DeltaTable) -
 def test_a_missing_file_is_named(table: DeltaTable, tmp_path: Path) -> None:
     flights = table.snapshot().scan().to_duckdb()
     shutil.rmtree(tmp_path / "flights" / "day=2024-01-02")
-    with pytest.raises(duckdb.Error, match="restore the file"):
+    with pytest.raises(duckdb.Error, match="restore it"):
         flights.fetchall()
     dataset = table.snapshot().scan().duckdb_dataset()
     with pytest.raises(duckdb.Error):

@@ -132,6 +132,7 @@ def check(store: Any, run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+@pytest.mark.examples(3)
 def test_a_second_run_of_the_same_operation_at_any_moment_costs_no_row(run: Run) -> None:
     """Process B does all of the operation before the n-th call to the store of process A."""
     moment, interrupted = 0, True

@@ -324,7 +324,7 @@ def _filters(path: tuple[str, ...], values: list[Any]) -> list[str]:
 
 @pytest.mark.usefixtures("golden_tables")
 @pytest.mark.parametrize("name", READABLE)
-@pytest.mark.examples(8)
+@pytest.mark.examples(16)
 def test_a_pruned_scan_of_a_real_table_loses_no_row(name: str) -> None:
     snapshot = DeltaTable(table_path(name)).snapshot()
     leaves = _two_of_each_type(snapshot.schema)

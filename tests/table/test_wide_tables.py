@@ -93,6 +93,7 @@ def lines_for(operation: Operation, num_columns: int) -> int:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.examples(4)
 def test_work_is_proportional_to_the_number_of_columns(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
