@@ -121,8 +121,9 @@ def shown_value(value: Any, *, masked: bool = False) -> Any:  # noqa: ANN401
 
 def column_statistics(snapshot: Snapshot, masked: Collection[str]) -> TableMetadataValue:
     """Minimum, maximum and nulls of the first `MAX_COLUMNS` columns, as the log records them: no
-    data is read. What the log lacks for some file is empty. Of long texts, and where rows were
-    deleted from files, minimum and maximum may be bounds that no row has; nulls are then empty.
+    data is read. What the log lacks for some file is empty. Of long texts, of times (which writers
+    cut to milliseconds), and where rows were deleted from files, minimum and maximum may be bounds
+    that no row has; after such deletes, nulls are empty.
 
     Raises:
         InvalidArgument: a masked column does not exist.
