@@ -389,10 +389,26 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
 )
 def test_digits_of_long_numbers_are_not_lost(landing, put, run, tmp_path, file, text, ids) -> None:
     put(file, text)
-    with pytest.raises(DeltaError, match=r"column id has the number \d+, .* DECIMAL\(38, 0\)"):
+    with pytest.raises(DeltaError, match=r"column id has the number \S+, .* DECIMAL\(38, 0\)"):
         run(flights(landing))
     run(flights(landing, columns={"id": "DECIMAL(38, 1)"}))
     assert sorted(row["id"] for row in rows(tmp_path)) == [Decimal(each) for each in ids]
+
+
+def test_digits_of_numbers_inside_are_not_lost(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"id": {"parts": [1, 9223372036854775808]}}\n')
+    with pytest.raises(DeltaError, match=r"column id has the number 9\.22337e"):
+        run(flights(landing))
+    run(flights(landing, columns={"id": "STRUCT<parts: ARRAY<DECIMAL(20, 0)>>"}))
+    assert rows(tmp_path)[0]["id"]["parts"][1] == 9223372036854775808
+
+
+def test_keys_match_whatever_their_case(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"ID": 1, "v": "x"}\n{"ID": 1, "v": "y"}\n')
+    run(flights(landing, mode="merge", keys=["id"]))
+    put("b.csv", "Id,V\n1,z\n2,w\n")
+    run(flights(landing, mode="merge", keys=["id"]))
+    assert rows(tmp_path) == [{"ID": 1, "v": "z"}, {"ID": 2, "v": "w"}]
 
 
 def test_decimals_of_json_are_texts_or_numbers(landing, put, run, tmp_path) -> None:

@@ -228,7 +228,7 @@ def _expectation_rules(
             lambda s, _: check_unique(s, columns),
         )
     if row_count is not None:
-        pair = tuple(row_count) if isinstance(row_count, Sequence) else ()
+        pair = tuple(row_count) if isinstance(row_count, tuple | list) else ()
         bounds = [bound for bound in pair if bound is not None]
         if len(pair) != 2 or not bounds or bounds != sorted(bounds):
             raise InvalidArgument(

@@ -346,8 +346,10 @@ def _last_rows(reader: pa.RecordBatchReader, keys: Sequence[str], asset: str) ->
     schema = from_arrow_schema(reader.schema)
     batches = assign_batches(reader, schema, table=f"the files of {asset}")
     rows = pa.Table.from_batches(batches, to_arrow_schema(schema))
-    if missing := [key for key in keys if key not in rows.column_names]:
+    spelled = {name.lower(): name for name in rows.column_names}
+    if missing := [key for key in keys if key.lower() not in spelled]:
         raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
+    keys = [spelled[key.lower()] for key in keys]
     # Lines of JSON may lack the keys; only the last of them would be left.
     nulls = [rows[key].is_null() for key in keys]
     if (pc.sum(functools.reduce(pc.and_, nulls)).as_py() or 0) > 1:

@@ -160,7 +160,8 @@ class LandingFiles:
         if absent and self.zone.keys:
             raise InvalidArgument(
                 f"it has no column {absent[0]}, and a merge would set those of its keys to null: "
-                "give it in the file, or leave it out of `columns`"
+                f"give it in the file, in the first {_BLOCK_BYTES >> 20} MiB of JSON, or leave it "
+                "out of `columns`"
             )
 
     def _unified(self, types: pa.Schema) -> pa.Schema:
@@ -346,21 +347,28 @@ def _exact(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, types: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows; refuses whole numbers of which a type that was inferred holds only some digits."""
-    inferred = [
-        column.name
-        for column in schema
-        if pa.types.is_float64(column.type) and column.name not in types.names
-    ]
+    inferred = [name for name in schema.names if name not in types.names]
     for batch in batches:
         for name in inferred:
-            values = batch[name].filter(pc.is_finite(batch[name]))
-            largest = pc.max(pc.abs(values)).as_py()
-            if largest is not None and largest >= _EXACT_IN_DOUBLE:
-                raise InvalidArgument(
-                    f"column {name} has the number {largest:.0f}, and a DOUBLE may have lost "
-                    "digits of it: name the type in `columns`, DECIMAL(38, 0), STRING or DOUBLE"
-                )
+            for values in _doubles(batch[name]):
+                largest = pc.max(pc.abs(values.filter(pc.is_finite(values)))).as_py()
+                if largest is not None and largest >= _EXACT_IN_DOUBLE:
+                    raise InvalidArgument(
+                        f"column {name} has the number {largest:g}, and a DOUBLE may have lost "
+                        "digits of it: name the type in `columns`, with DECIMAL(38, 0), STRING or "
+                        "DOUBLE"
+                    )
         yield batch
+
+
+def _doubles(values: pa.Array) -> Iterator[pa.Array]:
+    if pa.types.is_float64(values.type):
+        yield values
+    elif pa.types.is_struct(values.type):
+        for field in values.flatten():
+            yield from _doubles(field)
+    elif pa.types.is_list(values.type):
+        yield from _doubles(values.flatten())
 
 
 def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
