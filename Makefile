@@ -13,9 +13,10 @@ CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m
 # What test-ci runs of the exhaustive tests: a part by turns, one for each commit. A clone without
 # the history of commits counts days.
 EXHAUSTIVE_TURN ?= $(or $(shell [ "$$(git rev-parse --is-shallow-repository 2>/dev/null)" = false ] && git rev-list --count HEAD),$(shell expr $$(date +%s) / 86400))
-SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
+SAIL := SPARK_SESSION=sail $(PYTEST) -n $(WORKERS) --dist worksteal tests/conformance
 WITHOUT_TABLES := GOLDEN_TABLES=$(CURDIR)/build/no-tables $(PYTEST) -n $(WORKERS) --dist worksteal \
-	-m "not soak and not exhaustive and not browser" $$(grep -rliE golden tests --include='test_*.py')
+	-m "not soak and not exhaustive and not browser"
+WITH_GOLDEN := grep -rliE golden tests --include='test_*.py' | sort
 
 # Without bytecode each of the many processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,14 +71,14 @@ test: $(STAMP) check-java
 
 # A machine without golden tables: the tests that read them skip, and no other test of these files fails.
 test-without-tables: $(STAMP) check-java
-	$(WITHOUT_TABLES)
+	$(WITHOUT_TABLES) $$($(WITH_GOLDEN))
 
 test-ci: export EXHAUSTIVE_TURN := $(EXHAUSTIVE_TURN)
 
 # What fails on Connect must not hide what fails elsewhere, and the summary of most tests comes last.
 test-ci: $(STAMP) check-java
 	$(CONNECT) "spark and not delta_spark and (drawn or not exhaustive)"; on_connect=$$?; $(SAIL); on_sail=$$?; \
-		$(WITHOUT_TABLES); without=$$?; \
+		$(WITHOUT_TABLES) $$($(WITH_GOLDEN) | awk 'NR % 4 == $(EXHAUSTIVE_TURN) % 4'); without=$$?; \
 		$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and (drawn or not exhaustive)" && exit $$((on_connect | on_sail | without))
 
 test-all: $(STAMP) check-java
