@@ -120,7 +120,7 @@ def _folded_name(field: StructField) -> str:
 
 def _differ(table: DataType, data: DataType) -> bool:
     """Whether types differ beyond their parts, which are compared one by one."""
-    return table != data and not is_same_kind(table, data)
+    return not is_same_kind(table, data) and table != data
 
 
 def check_strict(

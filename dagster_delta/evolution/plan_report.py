@@ -174,5 +174,5 @@ def _changes(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_
         before, after = old.metadata.get(metadata_key), new.metadata.get(metadata_key)
         if before != after:
             yield _Line("~", path, f": {what} {after}" if after is not None else f": no {what}")
-    if old.data_type != new.data_type and not is_same_kind(old.data_type, new.data_type):
+    if not is_same_kind(old.data_type, new.data_type) and old.data_type != new.data_type:
         yield _Line("~", path, f": {old.data_type} → {new.data_type}")

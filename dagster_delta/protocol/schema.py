@@ -425,29 +425,29 @@ FieldKey: TypeAlias = Callable[[StructField], object]
 def paired_fields(
     one: DataType, other: DataType, key: FieldKey, other_key: FieldKey, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], StructField | None, StructField | None]]:
-    """The fields of two types at every depth, with their path: each field of one with that of the
-    other, None if it has none, and then those of its type; at the end of a struct the fields that
-    only the other one has.
+    """The fields of two types of one kind at every depth, with their path: each field of one with
+    that of the other, None if it has none, and then those of its type; at the end of a struct the
+    fields that only the other one has.
 
     Fields of structs correspond if their keys are equal. Elements, keys and values of collections
     are fields too, as in `inner_fields`.
     """
-    if not is_same_kind(one, other):
-        return
     fields, others = inner_fields(one), inner_fields(other)
-    pairs: list[tuple[StructField, StructField | None]] = list(zip(fields, others, strict=False))
+    counterparts: Sequence[StructField | None] = others
     alone: list[StructField] = []
     if isinstance(one, StructType):
-        by_key = {other_key(field): field for field in reversed(others)}
-        pairs = [(field, by_key.get(key(field))) for field in fields]
-        known = set(map(key, fields))
-        alone = [field for field in others if other_key(field) not in known]
-    for found, counterpart in pairs:
+        keys, other_keys = list(map(key, fields)), list(map(other_key, others))
+        by_key = dict(zip(reversed(other_keys), reversed(others), strict=True))
+        counterparts = list(map(by_key.get, keys))
+        known = set(keys)
+        alone = [field for at, field in zip(other_keys, others, strict=True) if at not in known]
+    for found, counterpart in zip(fields, counterparts, strict=True):
         here = (*path, found.name)
         yield here, found, counterpart
         if counterpart is not None:
             types = found.data_type, counterpart.data_type
-            yield from paired_fields(*types, key, other_key, here)
+            if is_same_kind(*types):
+                yield from paired_fields(*types, key, other_key, here)
     for found in alone:
         yield (*path, found.name), None, found
 

@@ -233,18 +233,20 @@ _RULES: dict[tuple[str, str], _Rule] = {
 }
 
 _MICROS_AS_DOUBLE = "CAST(epoch_us({0}) AS DOUBLE)"
+# A double has too few digits for the microseconds of far years.
+_EXACT_SECONDS = "CAST(epoch_us({0}) AS DECIMAL(19,0)) * 0.000001"
 
 _OF_SECONDS: dict[tuple[str, str], _Rule] = {
-    ("timestamp", "integral"): "CAST(epoch_us(date_trunc('second', {0})) // 1000000 AS {1})".format,
+    ("timestamp", "integral"): f"CAST(floor({_EXACT_SECONDS}) AS {{1}})".format,
     ("timestamp", "float"): f"CAST({_MICROS_AS_DOUBLE} / 1000000 AS {{1}})".format,
     ("timestamp", "double"): f"({_MICROS_AS_DOUBLE} / 1000000)".format,
-    # A double has too few digits for the microseconds of far years.
-    ("timestamp", "decimal"): "CAST(CAST(epoch_us({0}) AS DECIMAL(19,0)) * 0.000001 AS {1})".format,
+    ("timestamp", "decimal"): f"CAST({_EXACT_SECONDS} AS {{1}})".format,
     ("integral", "timestamp"): "make_timestamp(CAST({0} AS BIGINT) * 1000000)".format,
     ("float", "timestamp"): _instant_of_double,
     ("double", "timestamp"): _instant_of_double,
-    ("decimal", "timestamp"): lambda operand, _: (
-        f"make_timestamp({_truncated(f'{operand} * 1000000', 'BIGINT')})"
+    # The product has the precision of its factor: fractions beyond microseconds would fill it.
+    ("decimal", "timestamp"): (
+        "make_timestamp(CAST(CAST(trunc({0}, 6) AS DECIMAL(38,6)) * 1000000 AS BIGINT))".format
     ),
 }
 """Between numbers and timestamps with a zone, which are seconds since the epoch to Spark."""

@@ -252,3 +252,20 @@ def test_variants_are_passed_on_and_their_functions_are_refused_by_name() -> Non
     for name in ("parse_json('1')", "variant_get(v, '$.a', 'int')", "is_variant_null(v)"):
         with pytest.raises(UnsupportedExpression, match=f"function {name.partition('(')[0]}"):
             parse_expression(name, schema).check_embeddable()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "precision", "scale", "micros"),
+    [
+        ("999999999999.999999", 18, 6, 999_999_999_999_999_999),
+        ("-1.500000999999", 38, 18, -1_500_000),
+        ("0.1", 38, 38, 100_000),
+        ("1600000000.5", 38, 28, 1_600_000_000_500_000),
+    ],
+)
+def test_decimals_of_every_scale_are_seconds_of_a_timestamp(
+    seconds: str, precision: int, scale: int, micros: int
+) -> None:
+    data = pa.table({"v": pa.array([Decimal(seconds)], pa.decimal128(precision, scale))})
+    cast = parse_expression("CAST(v AS timestamp)", from_arrow_schema(data.schema))
+    assert cast.evaluate(data).cast(pa.int64()).to_pylist() == [micros]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,6 +260,19 @@ def test_another_table_in_the_place_is_an_error(tmp_path: Path, commits: int) ->
     shutil.rmtree(uri)
     for number in range(commits):
         DeltaTable(str(uri), must_exist=False).append(of_day(number))
+    with pytest.raises(VersionNotFound, match=r"Another table is here now.*reset the cursor"):
+        read_new_commits(open_store(str(uri)), cursor)
+
+
+def test_another_table_of_the_same_second_is_an_error(tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(str(uri), must_exist=False).append(of_day(1))
+    commit_file = uri / commit_path(0)
+    os.utime(commit_file, (1_700_000_000, 1_700_000_000))
+    cursor = start_cursor(open_store(str(uri)))
+    shutil.rmtree(uri)
+    DeltaTable(str(uri), must_exist=False).append(of_day(1))
+    os.utime(commit_file, (1_700_000_000.25, 1_700_000_000.25))
     with pytest.raises(VersionNotFound, match=r"Another table is here now.*reset the cursor"):
         read_new_commits(open_store(str(uri)), cursor)
 

@@ -161,6 +161,7 @@ def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observat
         return None
     metadata: RawMetadata = dict(observation.metadata)
     entry = observation.metadata.get(DETAILS)
-    metadata[DETAILS] = dict(entry.data or {}) if isinstance(entry, dg.JsonMetadataValue) else {}
+    if isinstance(entry, dg.JsonMetadataValue):
+        metadata[DETAILS] = dict(entry.data or {})
     commit = KnownCommit(int(version), None, int(modified_ms), digest)
     return _Observation(commit, observation.data_version, metadata)

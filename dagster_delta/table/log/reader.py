@@ -272,11 +272,11 @@ class KnownCommit(msgspec.Struct, frozen=True):
         if found is not None:
             if self.size_bytes not in {None, found.size_bytes}:
                 return False
-            if is_same_time(self.modified_ms, found.modified_ms):
+            if self.modified_ms and self.modified_ms == found.modified_ms:
                 return True
             if self.digest is None:
                 # Stores that give no time show no more than the size.
-                return not self.modified_ms
+                return not self.modified_ms or is_same_time(self.modified_ms, found.modified_ms)
         try:
             return self.digest == commit_digest(store.read(commit_path(self.version)))
         except FileNotFoundError:
