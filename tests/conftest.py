@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.families import PARTS, draw
+from tests.families import PARTS, draw, is_turn_on_connect
 from tests.reference.jars import resolve_jars
 from tests.sessions import (
     CONNECT_ONLY,
@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     One pass has classic sessions, the other (`make test-connect`) sessions of Connect alone:
 
     - tests of the embedded engine, of delta-spark and of no engine run in the first;
-    - tests that ask for `spark` run in both, unless they are marked `classic`;
+    - tests that ask for `spark` run in both, unless they are marked `classic`; in `make test-ci` the
+      second has a third of their modules by turns;
     - the conformance suite runs on Arrow and classic Spark in the first, on Connect in the second;
     - tests that ask for `connect_session` run in the second, and in the first if they are marked
       `classic`: they are about both kinds in one process.
@@ -72,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         classic = item.get_closest_marker("classic") is not None
         # Tests of Sail start a server of their own.
         on_connect = bool(asked - {"sail_url"}) and not classic
+        if EXHAUSTIVE_TURN is not None and "connect_session" not in asked:
+            on_connect = on_connect and is_turn_on_connect(item, int(EXHAUSTIVE_TURN))
         on_classic = "connect_session" not in asked or classic
         (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
         if ON_SAIL and item.name in SAIL_LIMITS:

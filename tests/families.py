@@ -13,6 +13,16 @@ PARTS = 23
 """Of the exhaustive tests. A prime number: whoever tests each second or third commit draws all."""
 
 
+TURNS_ON_CONNECT = 3
+"""In how many turns the tests that classic sessions run too are run on Connect."""
+
+
+def is_turn_on_connect(item: pytest.Item, turn: int) -> bool:
+    """Whether the modules of this turn have the test."""
+    module = item.nodeid.partition("::")[0]
+    return zlib.crc32(module.encode()) % TURNS_ON_CONNECT == turn % TURNS_ON_CONNECT
+
+
 def draw(items: Iterable[pytest.Item], turn: int) -> None:
     """Mark the exhaustive tests of one part as drawn; each `PARTS` turns draw every test once.
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.families import PARTS, draw, family
+from tests.families import PARTS, TURNS_ON_CONNECT, draw, family, is_turn_on_connect
 
 
 def _item(parent: pytest.Module, name: str, *marks: str) -> pytest.Item:
@@ -54,6 +54,11 @@ def test_a_module_that_is_exhaustive_is_drawn_as_a_whole(request: pytest.Fixture
         draw(items, turn)
         counts.add(sum(item.get_closest_marker("drawn") is not None for item in items))
     assert counts == {0, 20}
+
+
+def test_each_module_has_one_turn_on_connect(request: pytest.FixtureRequest) -> None:
+    for turns in (range(TURNS_ON_CONNECT), range(1370, 1370 + TURNS_ON_CONNECT)):
+        assert sum(is_turn_on_connect(request.node, turn) for turn in turns) == 1
 
 
 def test_a_family_names_its_examples() -> None:

@@ -221,6 +221,20 @@ def test_a_later_filter_on_a_partition_column_leaves_the_other_files_alone(
         frame.collect()
 
 
+def test_a_query_without_a_partition_column_makes_no_metadata_of_its_rows(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    # Fractions are not read from directories.
+    table.append(pa.table({"id": [1, 2], "p": [0.5, 1.5]}), partition_by=["p"])
+    frame = table.snapshot().scan().to_spark(spark)
+    assert sorted(row.id for row in frame.select("id").collect()) == [1, 2]
+    plan = executed_plan(frame.select("id"))
+    assert "file_size" in plan
+    assert "file_path" not in plan
+    assert "row_index" not in plan
+
+
 @pytest.mark.classic("a Connect client does not see the plan of the server")
 def test_deleted_rows_and_partition_values_leave_the_size_that_spark_expects(
     tmp_path: Path, spark: SparkSession
