@@ -116,29 +116,35 @@ class SparkMergeSource:
         return cls(numbered.localCheckpoint(), schema, table)
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
-        """The summary of the keys, by one job. Raises as `MergeSource` says."""
+        """The summary of the keys. Raises as `MergeSource` says.
+
+        One job lists the keys of a small source, a second one finds the bounds of others.
+        """
         keys = condition.keys
-        functions = functions_of(self.frame)
         known = {index: self._key_column(key.source) for index, key in enumerate(keys)}
         columns = {index: column for index, column in known.items() if column is not None}
+        named = [column.alias(f"key_{index}") for index, column in columns.items()]
+        with spark_failures(table=self.table):
+            found = self.frame.select(ROW_NUMBER, *named).limit(_MAX_LISTED_ROWS + 1).toArrow()
+            is_listed = found.num_rows <= _MAX_LISTED_ROWS
+            if not is_listed:
+                found = self._bounds(columns)
+        count = found.num_rows if is_listed else int(found["rows"][0].as_py())
+        predicates = tuple(_predicates(keys, columns, found, is_listed=is_listed))
+        asked = predicates if count else (Constant(False),)
+        return SourceSummary(count, asked, time.perf_counter())
+
+    def _bounds(self, keys: Mapping[int, Column]) -> pa.Table:
+        functions = functions_of(self.frame)
         sums: list[Column] = [functions.count(functions.lit(1)).alias("rows")]
-        for index, column in columns.items():
+        for index, column in keys.items():
             sums += [
                 functions.min(column).alias(f"min_{index}"),
                 functions.max(column).alias(f"max_{index}"),
                 functions.count(column).alias(f"count_{index}"),
             ]
-        with spark_failures(table=self.table):
-            found = self.frame.agg(*sums).toArrow()
-            count = int(found["rows"][0].as_py())
-            listed = None
-            if columns and 0 < count <= _MAX_LISTED_ROWS:
-                listed = self.frame.select(
-                    *[column.alias(f"key_{index}") for index, column in columns.items()]
-                ).toArrow()
-        predicates = _predicates(keys, columns, found, listed)
-        asked = tuple(predicates) if count else (Constant(False),)
-        return SourceSummary(count, asked, time.perf_counter())
+        found: pa.Table = self.frame.agg(*sums).toArrow()
+        return found
 
     def _key_column(self, typed: Typed) -> Column | None:
         """The source's expression of a key, if it is a column with bounds."""
@@ -157,15 +163,15 @@ def _has_bounds(data_type: DataType) -> bool:
 
 
 def _predicates(
-    keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, listed: pa.Table | None
+    keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, *, is_listed: bool
 ) -> Iterator[Predicate]:
     for index, key in enumerate(keys):
         if index not in columns:
             yield Unknown()
             continue
         data_type = to_arrow_type(key.data_type)
-        if listed is not None:
-            yield key_predicate(key, listed[f"key_{index}"].cast(data_type))
+        if is_listed:
+            yield key_predicate(key, found[f"key_{index}"].cast(data_type))
             continue
         values = [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in _SIDES]
         if found[f"count_{index}"][0].as_py() < found["rows"][0].as_py():
@@ -330,7 +336,7 @@ class _FrameMerge:
         target = [self._column(TARGET, stored[name]).alias(name) for name in stored]
         source = [self._column(SOURCE, name).alias(name) for name in names.source.names]
         return joined.select(
-            *[functions.col(name) for name in (FILE_KEY, ROW_INDEX, ROW_NUMBER)],
+            *(FILE_KEY, ROW_INDEX, ROW_NUMBER),
             functions.struct(*target).alias(names.alias(TARGET)),
             functions.struct(*source).alias(names.alias(SOURCE)),
             *[self._column(TARGET, name) for name in of_target],

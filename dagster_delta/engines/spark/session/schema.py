@@ -326,13 +326,19 @@ def _required_id(field: StructField) -> int:
     return found
 
 
-def logical_column(field: StructField, mode: ColumnMappingMode, functions: ModuleType) -> Column:
-    """The expression that converts a column from the files to the column of the table."""
+def logical_column(
+    field: StructField, mode: ColumnMappingMode, functions: ModuleType
+) -> Column | str:
+    """The column of the table from that of the files, by its quoted name if only that changes:
+    each part of an expression takes a dozen calls of the JVM.
+    """
     if _is_void(field):
-        return functions.lit(None)
-    read: Column = functions.col(quote(read_name(field, mode)))
+        made: Column = functions.lit(None)
+        return made
+    name = quote(read_name(field, mode))
     if not _is_made_inside(field.data_type, mode):
-        return read
+        return name
+    read: Column = functions.col(name)
     if mode == "id" and field.data_type not in _FLOATS:
         # Spark prunes nested columns by name and loses their ids, which silently makes them null;
         # it never prunes through a cast.

@@ -191,9 +191,9 @@ class ChangingRows:
         else:
             known = functions.col(self.source_number).isNotNull()
             rows = rows.where((functions.col(_ACTION) >= 0) | known)
-        leading = [functions.col(_ACTION)]
+        leading: list[Column | str] = [_ACTION]
         if self.with_positions:
-            leading += [functions.col(FILE_KEY), functions.col(ROW_INDEX)]
+            leading += [FILE_KEY, ROW_INDEX]
         if self.source_number is not None:
             leading.append(functions.col(self.source_number).alias("__source"))
         old = [self.old(field.name) for field in self._fields] if self._with_old else []
@@ -339,9 +339,7 @@ class ChangingRows:
             )
             name = self._new_name(field.name)
             computed[name] = self._in_rows_of(indexes, value, functions.col(name)).alias(name)
-        return self._named(rows).select(
-            *[computed.get(name, functions.col(name)) for name in rows.columns]
-        )
+        return self._named(rows).select(*[computed.get(name, name) for name in rows.columns])
 
     def _checked(self, rows: DataFrame) -> DataFrame:
         if not self.constraints:
@@ -351,7 +349,7 @@ class ChangingRows:
         for index, (constraint, indexes) in enumerate(self.constraints):
             check = sql_column(constraint.sql, functions).cast("boolean")
             checks.append(self._in_rows_of(indexes, check, always).alias(f"__check_{index}"))
-        return self._named(rows).select(*[functions.col(name) for name in rows.columns], *checks)
+        return self._named(rows).select(*rows.columns, *checks)
 
     def _named(self, rows: DataFrame) -> DataFrame:
         """The rows, and the new columns a second time under their logical names and as stored: null
@@ -365,7 +363,7 @@ class ChangingRows:
             if found[name] != target and not _is_nested(field.data_type):
                 column = column.try_cast(target)
             named.append(declared_column(column, field))
-        return rows.select(*[functions.col(name) for name in rows.columns], *named)
+        return rows.select("*", *named)
 
     def _new_name(self, column: str) -> str:
         return f"__new_{self.data.configuration.schema.names.index(column)}"
