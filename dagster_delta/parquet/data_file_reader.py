@@ -32,7 +32,7 @@ from dagster_delta.parquet.opened_file import (
     naming_data_file,
     read_data_footer,
 )
-from dagster_delta.parquet.ordered_prefetch import BatchSource, FetchedSource
+from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.projection import FileProjection, locate_leaf
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
@@ -128,11 +128,11 @@ class DataFileReader:
         """One source per small file and per row group of a large one, in order."""
         for file, opened in self._opened_ahead(files):
             if opened is None:
-                yield partial(self.read_file, file)
+                yield BatchSource(partial(self.read_file, file))
                 continue
             for group in self._row_groups(opened):
                 read = partial(self.read_group, opened, group)
-                yield FetchedSource(read, self._fetched_bytes(opened, group))
+                yield BatchSource(read, self._fetched_bytes(opened, group))
 
     def _opened_ahead(
         self, files: Iterable[DataFile]

@@ -5,43 +5,32 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, release_scratch_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BatchSource: TypeAlias = "Callable[[], Iterable[pa.RecordBatch]]"
-"""Opens one source; its `pyarrow.RecordBatch`es are produced on a worker thread."""
 
-
-@dataclass(frozen=True, slots=True)
-class FetchedSource:
-    """A source that holds encoded bytes in memory. Those that hold more than `FETCHED_BYTES`
-    together do not run at the same time: later ones would take the connections of the first.
+class BatchSource(msgspec.Struct, frozen=True):
+    """A source of record batches. Sources that hold more than `FETCHED_BYTES` together do not run
+    at the same time: later ones would take the connections of the first.
     """
 
-    source: BatchSource
-    fetched_bytes: int
+    read: Callable[[], Iterable[pa.RecordBatch]]
+    """Opens it; its `pyarrow.RecordBatch`es are produced on a worker thread."""
+    fetched_bytes: int = 0
+    """Encoded bytes that it holds in memory."""
 
-    def __call__(self) -> Iterable[pa.RecordBatch]:
-        """Open the source."""
-        return self.source()
-
-
-def with_changed_batches(
-    source: BatchSource, change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-) -> BatchSource:
-    """A source that reads another one, and fetches what it fetches."""
-
-    def changed() -> Iterable[pa.RecordBatch]:
-        return change(source())
-
-    if isinstance(source, FetchedSource):
-        return FetchedSource(changed, source.fetched_bytes)
-    return changed
+    def changed(
+        self, change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    ) -> BatchSource:
+        """The source of changed batches."""
+        return replace(self, read=lambda: change(self.read()))
 
 
 def prefetch_in_order(
@@ -113,7 +102,7 @@ class _Prefetch:
         while (taken := self._take_source()) is not None:
             source, channel = taken
             try:
-                for batch in source():
+                for batch in source.read():
                     if not self._put(channel, batch):
                         break
             except BaseException as error:  # noqa: BLE001  raised again where it is consumed
@@ -138,7 +127,7 @@ class _Prefetch:
                 source = next(self._sources, None)
             except BaseException as error:  # noqa: BLE001  raised again where it is consumed
                 channel.error, channel.is_done = error, True
-            if isinstance(source, FetchedSource):
+            if source is not None:
                 channel.fetched_bytes = source.fetched_bytes
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or self._may_fetch(channel))

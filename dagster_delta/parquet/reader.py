@@ -64,7 +64,7 @@ def read_ahead(
     `files`: what they read, if known: little is read by the caller's thread.
     """
     if files is not None and _is_little(store, files):
-        return merge_small(batch for source in sources for batch in source())
+        return merge_small(batch for source in sources for batch in source.read())
     return merge_small(
         prefetch_in_order(
             sources,

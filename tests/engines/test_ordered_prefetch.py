@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.parquet.ordered_prefetch import (
-    BatchSource,
-    FetchedSource,
-    prefetch_in_order,
-)
+from dagster_delta.parquet.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES
 
 
@@ -36,7 +32,7 @@ def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def test_batches_come_in_the_order_of_their_sources(
     sources: list[list[int]], threads: int, max_bytes: int
 ) -> None:
-    opened: list[BatchSource] = [partial(lambda each: map(batch, each), each) for each in sources]
+    opened = [BatchSource(partial(map, batch, each)) for each in sources]
     got = numbers(prefetch_in_order(opened, threads=threads, max_buffered_bytes=max_bytes))
     assert got == [number for each in sources for number in each]
 
@@ -49,7 +45,7 @@ def test_no_more_waits_than_the_buffer_and_one_batch_per_worker() -> None:
             produced.append(number)
             yield batch(number, rows=10)
 
-    opened: list[BatchSource] = [partial(source, start) for start in range(0, 200, 50)]
+    opened = [BatchSource(partial(source, start)) for start in range(0, 200, 50)]
     stream = prefetch_in_order(opened, threads=2, max_buffered_bytes=400)
     for consumed, _ in enumerate(stream, start=1):
         assert len(produced) - consumed <= 400 // 80 + 2
@@ -62,7 +58,7 @@ def test_workers_are_at_work_at_the_same_time() -> None:
         both.wait()
         yield batch(number)
 
-    opened: list[BatchSource] = [partial(source, number) for number in range(2)]
+    opened = [BatchSource(partial(source, number)) for number in range(2)]
     assert numbers(prefetch_in_order(opened, threads=2, max_buffered_bytes=100)) == [0, 1]
 
 
@@ -75,19 +71,17 @@ def test_sources_that_fetch_too_much_run_one_after_the_other() -> None:
         yield batch(number)
         running.remove(number)
 
-    opened: list[BatchSource] = [
-        FetchedSource(partial(source, number), FETCHED_BYTES // 2 + 1) for number in range(20)
-    ]
+    opened = [BatchSource(partial(source, number), FETCHED_BYTES // 2 + 1) for number in range(20)]
     # Sources that fetch nothing wait for none.
-    opened.append(lambda: [batch(20)])
+    opened.append(BatchSource(lambda: [batch(20)]))
     stream = prefetch_in_order(opened, threads=4, max_buffered_bytes=1000)
     assert numbers(stream) == list(range(21))
 
 
 def test_a_source_that_fetches_more_than_all_may_runs_alone() -> None:
     sizes = (1, 2 * FETCHED_BYTES, 1)
-    opened: list[BatchSource] = [
-        FetchedSource(partial(lambda each: [batch(each)], number), size)
+    opened = [
+        BatchSource(partial(lambda each: [batch(each)], number), size)
         for number, size in enumerate(sizes)
     ]
     assert numbers(prefetch_in_order(opened, threads=2, max_buffered_bytes=100)) == [0, 1, 2]
@@ -103,7 +97,11 @@ def failing(number: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_an_error_comes_in_its_place() -> None:
-    opened: list[BatchSource] = [lambda: [batch(0)], partial(failing, 1), lambda: [batch(2)]]
+    opened = [
+        BatchSource(lambda: [batch(0)]),
+        BatchSource(partial(failing, 1)),
+        BatchSource(lambda: [batch(2)]),
+    ]
     stream = prefetch_in_order(opened, threads=2, max_buffered_bytes=100)
     assert [next(stream).column(0)[0].as_py() for _ in range(2)] == [0, 1]
     with pytest.raises(SourceError):
@@ -112,7 +110,7 @@ def test_an_error_comes_in_its_place() -> None:
 
 def test_an_error_of_the_list_of_sources_comes_in_its_place() -> None:
     def sources() -> Iterator[BatchSource]:
-        yield lambda: [batch(0)]
+        yield BatchSource(lambda: [batch(0)])
         raise SourceError
 
     stream = prefetch_in_order(sources(), threads=2, max_buffered_bytes=100)
@@ -123,7 +121,7 @@ def test_an_error_of_the_list_of_sources_comes_in_its_place() -> None:
 
 def test_workers_end_with_the_stream_however_it_ends() -> None:
     before = threading.active_count()
-    opened: list[BatchSource] = [lambda: map(batch, range(100))] * 10
+    opened = [BatchSource(lambda: map(batch, range(100)))] * 10
     stream = prefetch_in_order(opened, threads=3, max_buffered_bytes=100)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
@@ -144,7 +142,7 @@ def test_a_source_that_waits_for_others_is_not_opened_when_the_stream_ends() -> 
 
     def sources() -> Iterator[BatchSource]:
         for number in range(2):
-            yield FetchedSource(partial(source, number), FETCHED_BYTES)
+            yield BatchSource(partial(source, number), FETCHED_BYTES)
             has_waiting.set()
 
     stream = prefetch_in_order(sources(), threads=3, max_buffered_bytes=1)
@@ -159,8 +157,8 @@ def test_sources_are_closed_when_one_of_them_fails() -> None:
 
     def sources() -> Iterator[BatchSource]:
         try:
-            yield partial(failing, 0)
-            yield from [lambda: [batch(1)]] * 100
+            yield BatchSource(partial(failing, 0))
+            yield from [BatchSource(lambda: [batch(1)])] * 100
         finally:
             closed.append(True)
 

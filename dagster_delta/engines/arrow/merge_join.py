@@ -26,7 +26,7 @@ from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.parquet.nested_arrays import index_of, mask_of
-from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
+from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -250,7 +250,7 @@ class MergeJoin:
                 if kept.num_rows:
                     yield kept
 
-        return with_changed_batches(source, rows)
+        return source.changed(rows)
 
     def pairs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Pairs]:
         """The matching pairs, in no order.

@@ -24,7 +24,7 @@ from dagster_delta.parquet.data_file_reader import (
 )
 from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.opened_file import data_files
-from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
+from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
@@ -103,7 +103,7 @@ def _sources(
         rows = matches[file.ordinal]
         if is_mixed:
             mark = partial(_mark, matches=rows)
-            yield from (with_changed_batches(source, mark) for source in reader.sources([file]))
+            yield from (source.changed(mark) for source in reader.sources([file]))
         elif rewrite.keeps_rest and rows is not None:
             yield from reader.sources([replace(file, hidden=rows)])
         elif not rewrite.keeps_rest:
