@@ -26,6 +26,8 @@ Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
 
 _UTC_MICROSECONDS = pa.timestamp("us", "UTC")
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 _MAX_DIGITS = 38
 _WIDE_BYTES = 16
 
@@ -130,24 +132,12 @@ def _identity(array: pa.Array) -> pa.Array:
 
 
 def _is_binary(source: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_binary(source)
-        or types.is_large_binary(source)
-        or types.is_fixed_size_binary(source)
-        or types.is_binary_view(source)
-    )
+    return source in _BYTES or bool(pa.types.is_fixed_size_binary(source))
 
 
 def holds_bytes(source: pa.DataType) -> bool:
     """Whether the values of an Arrow type are texts or bytes."""
-    types = pa.types
-    return bool(
-        types.is_string(source)
-        or types.is_large_string(source)
-        or types.is_string_view(source)
-        or _is_binary(source)
-    )
+    return source in _TEXTS or _is_binary(source)
 
 
 # Numbers

@@ -39,6 +39,9 @@ from dagster_delta.protocol.variant.binary import (
 )
 from dagster_delta.sql.types import BINARY
 
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
+
 _Encoded: TypeAlias = list[bytes | None]
 """One encoded value per row; None if the row has none."""
 _Names: TypeAlias = Sequence[VariantNames | None]
@@ -78,7 +81,7 @@ def _parts(array: pa.Array, *required: str) -> dict[str, pa.Array]:
         raise _not_a_variant(array.type)
     parts = dict(zip(names, map(plain_array, array.flatten()), strict=True))
     if "value" in parts:
-        if not _is_binary_like(parts["value"].type):
+        if parts["value"].type not in _BYTES:
             raise _not_a_variant(array.type)
         parts["value"] = parts["value"].cast(pa.binary())
     return parts
@@ -193,10 +196,10 @@ def _encoded_scalars(array: pa.Array, _names: _Names) -> _Encoded:
     if types.is_boolean(kind):
         ids = {True: PrimitiveId.TRUE, False: PrimitiveId.FALSE}
         return [None if value is None else _header(ids[value]) for value in array.to_pylist()]
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if kind in _TEXTS:
         texts = array.cast(pa.string()).cast(pa.binary()).to_pylist()
         return [None if text is None else encode_text(text) for text in texts]
-    if _is_binary_like(kind):
+    if kind in _BYTES:
         header = _header(PrimitiveId.BINARY)
         return [
             None if content is None else header + len(content).to_bytes(4, "little") + content
@@ -216,16 +219,6 @@ def _encoded_scalars(array: pa.Array, _names: _Names) -> _Encoded:
 
 def _header(primitive_id: int) -> bytes:
     return header_byte(BasicType.PRIMITIVE, primitive_id)
-
-
-def _is_binary_like(data_type: pa.DataType) -> bool:
-    """Whether an Arrow type holds bytes of any length."""
-    types = pa.types
-    return bool(
-        types.is_binary(data_type)
-        or types.is_large_binary(data_type)
-        or types.is_binary_view(data_type)
-    )
 
 
 def _fixed_width(header: bytes, array: pa.Array, size: int) -> _Encoded:
