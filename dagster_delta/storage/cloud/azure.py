@@ -3,9 +3,9 @@ settings of Hadoop.
 
 Options are the fields of `AzureStorageOptions`, in any case, with or without `azure_storage_` or
 `azure_`, and their aliases `access_key`, `sas_token`, `bearer_token`, `authority_id` and
-`identity_endpoint`. Further ones are `authority_host`, of other Azure clouds, `object_id` of a
-managed identity, and `credential`, an object of `azure-identity`. A URI may name the account too. A
-credential provider (see `options`) returns `account_key`, `sas_token` or `token`, and `expires_at`.
+`identity_endpoint`. Further ones are `authority_host`, of other Azure clouds, and `object_id` of a
+managed identity. A URI may name the account too. A credential provider (see `options`) returns
+`account_key`, `sas_token` or `token`, and `expires_at`.
 
 Settings without an option come from the environment (`AZURE_STORAGE_ACCOUNT_NAME`, …), and last
 from the managed identity of the machine.
@@ -14,18 +14,9 @@ from the managed identity of the machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any
 
-from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment, open_bucket
-from dagster_delta.storage.cloud.options import (
-    CloudOptions,
-    CredentialProvider,
-    parse_options,
-    provided_credentials,
-)
+from dagster_delta.storage.cloud.options import CloudOptions, parse_options
 
 # Option that selects an identity, in the order of precedence → the client's name of its kind.
 _KINDS = {
@@ -39,9 +30,8 @@ _KINDS = {
     "msi_resource_id": "managed_identity",
 }
 _OTHERS = (
-    *("account_name", "connection_string", "client_id", "tenant_id", "object_id", "credential"),
-    *("endpoint", "authority_host", "use_fabric_endpoint", "skip_signature", "conditional_put"),
-    "credential_provider",
+    *("account_name", "client_id", "tenant_id", "object_id", "endpoint", "authority_host"),
+    *("use_fabric_endpoint", "skip_signature", "conditional_put", "credential_provider"),
 )
 _NAMES = {
     **{name: name for name in (*_KINDS, *_OTHERS)},
@@ -53,22 +43,11 @@ _NAMES = {
 }
 _PREFIXES = ("azure_storage_", "azure_")
 _PROVIDED = {"account_key": "access_key", "sas_token": "sas_token", "token": "token"}
-_OAUTH_SCOPE = "https://storage.azure.com/.default"
-
-# Option of a connection string → storage option.
-_CONNECTION = {
-    "accountname": "account_name",
-    "accountkey": "account_key",
-    "sharedaccesssignature": "sas_key",
-    "blobendpoint": "endpoint",
-}
 
 
 def parse_azure(options: Mapping[str, object]) -> CloudOptions:
-    """The options, and those of the connection string, which give way to them."""
-    found = parse_options(options, _NAMES, _PREFIXES)
-    text = found.pop("connection_string", None)
-    return found if text is None else CloudOptions({**_of_connection(text), **found})
+    """The storage options of a user."""
+    return parse_options(options, _NAMES, _PREFIXES)
 
 
 def connect_azure(options: CloudOptions, bucket: Bucket) -> CloudClient:
@@ -77,7 +56,7 @@ def connect_azure(options: CloudOptions, bucket: Bucket) -> CloudClient:
     endpoint = options.get("endpoint") or environment("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
     if endpoint is not None:
         config["endpoint"] = endpoint
-    provider = _provider(options)
+    provider = options.provider(_PROVIDED)
     if provider is None and (kind := _kind_of(options)):
         # Otherwise an identity of the environment could take precedence.
         config["credential_type"] = kind
@@ -98,29 +77,6 @@ def _kind_of(options: CloudOptions) -> str | None:
     return next((kind for name, kind in _KINDS.items() if options.get(name)), None)
 
 
-def _provider(options: CloudOptions) -> CredentialProvider | None:
-    if options.get("skip_signature"):
-        return None
-    if (credential := options.get("credential")) is not None:
-        return partial(_token_of, credential)
-    vendor = options.get("credential_provider")
-    return None if vendor is None else partial(provided_credentials, vendor, _PROVIDED)
-
-
-def _of_connection(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.strip().strip(";").split(";")]
-    values = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    found = {_CONNECTION[name]: value for name, value in values.items() if name in _CONNECTION}
-    if not found.keys() & {"account_key", "sas_key"}:
-        raise InvalidArgument(
-            "The connection string of Azure has neither AccountKey nor SharedAccessSignature"
-        )
-    suffix = values.get("endpointsuffix", "core.windows.net")
-    if "endpoint" not in found and suffix != "core.windows.net" and "account_name" in found:
-        found["endpoint"] = f"https://{found['account_name']}.blob.{suffix}"
-    return found
-
-
 def _account_of(host: str | None) -> dict[str, str | bool]:
     """The account, and the endpoint if it is of another Azure cloud, that a URI's host names."""
     if host is None:
@@ -139,11 +95,6 @@ def service_of(host: str | None) -> str:
     return (host or "").lower().partition(".")[2].partition(".")[2] or "core.windows.net"
 
 
-def _token_of(credential: Any) -> Mapping[str, object]:  # noqa: ANN401
-    token = credential.get_token(_OAUTH_SCOPE)
-    return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
-
-
 _OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2"
 _AUTHORITY = "https://login.microsoftonline.com"
 ABFS_PATIENCE = {"fs.azure.io.retry.max.retries": "4"}
@@ -155,7 +106,7 @@ def abfs_settings(options: CloudOptions, uri: str) -> Mapping[str, str] | None:
     """
     host = uri.partition("://")[2].partition("/")[0].partition("@")[2]
     # Hadoop has no URI without the account, and requests nothing from another endpoint.
-    elsewhere = options.keys() & {"endpoint", "credential", "credential_provider"}
+    elsewhere = options.keys() & {"endpoint", "credential_provider"}
     if not host or elsewhere or any(map(options.get, ("skip_signature", "use_fabric_endpoint"))):
         return None
     found = _abfs_identity(options)

@@ -14,18 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment, open_bucket
-from dagster_delta.storage.cloud.options import (
-    CloudOptions,
-    CredentialProvider,
-    parse_options,
-    provided_credentials,
-)
+from dagster_delta.storage.cloud.options import CloudOptions, CredentialProvider, parse_options
 
 _KEYS = ("service_account_key", "service_account", "application_credentials")
 _OTHERS = ("bearer_token", "skip_signature", "base_url", "conditional_put", "credential_provider")
@@ -45,7 +39,7 @@ def parse_gcs(options: Mapping[str, object]) -> CloudOptions:
 def connect_gcs(options: CloudOptions, bucket: Bucket) -> CloudClient:
     """A client of a bucket."""
     endpoint = options.get("base_url") or environment("GOOGLE_BASE_URL")
-    provider = _provider(options)
+    provider = options.provider({"token": "token"}) or _google_auth(options)
     config = options.of_client()
     if endpoint is not None:
         config["base_url"] = endpoint
@@ -62,19 +56,24 @@ def connect_gcs(options: CloudOptions, bucket: Bucket) -> CloudClient:
     return CloudClient(store, is_trusted=endpoint is None)
 
 
-def _provider(options: CloudOptions) -> CredentialProvider | None:
-    if options.get("skip_signature"):
-        return None
-    vendor = options.get("credential_provider")
-    if vendor is not None:
-        return partial(provided_credentials, vendor, {"token": "token"})
-    if "bearer_token" in options:
+def _google_auth(options: CloudOptions) -> CredentialProvider | None:
+    """What reads credentials of a kind that the client does not read."""
+    if options.get("skip_signature") or "bearer_token" in options:
         return None
     content = _key_of(options)
     if not isinstance(content, dict) or content.get("type") in {None, "service_account"}:
         # The client reads it, and refuses it if it is no key.
         return None
-    return _google_auth(content)
+    try:
+        import google.auth
+        from obstore.auth.google import GoogleCredentialProvider
+    except ImportError as error:
+        raise StorageFailure(
+            f"Credentials of type {content.get('type')!r} are read by google-auth: pip install "
+            "'google-auth[requests]'"
+        ) from error
+    load: Callable[..., Any] = google.auth.load_credentials_from_dict
+    return cast("CredentialProvider", GoogleCredentialProvider(load(content, scopes=[_SCOPE])[0]))
 
 
 def _key_of(options: CloudOptions) -> object:
@@ -92,19 +91,6 @@ def _key_of(options: CloudOptions) -> object:
         ) from None
     except ValueError:
         return None
-
-
-def _google_auth(content: dict[str, Any]) -> CredentialProvider:
-    try:
-        import google.auth
-        from obstore.auth.google import GoogleCredentialProvider
-    except ImportError as error:
-        raise StorageFailure(
-            f"Credentials of type {content.get('type')!r} are read by google-auth: pip install "
-            "'google-auth[requests]'"
-        ) from error
-    load: Callable[..., Any] = google.auth.load_credentials_from_dict
-    return cast("CredentialProvider", GoogleCredentialProvider(load(content, scopes=[_SCOPE])[0]))
 
 
 def connector_settings(options: CloudOptions, _uri: str) -> Mapping[str, str] | None:

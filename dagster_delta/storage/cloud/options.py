@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from dagster_delta.errors import InvalidArgument
@@ -21,7 +21,7 @@ from dagster_delta.errors import InvalidArgument
 CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
 """Returns credentials in the option names of their cloud, and `expires_at`."""
 
-_OWN = frozenset({"profile", "ca_bundle", "conditional_put", "credential_provider", "credential"})
+_OWN = frozenset({"profile", "ca_bundle", "conditional_put", "credential_provider"})
 """Options that the client does not know."""
 
 _WITHOUT_EFFECT = frozenset(
@@ -52,6 +52,13 @@ class CloudOptions(dict[str, Any]):
     def of_client(self) -> dict[str, Any]:
         """The options that the client itself knows."""
         return {name: value for name, value in self.items() if name not in _OWN}
+
+    def provider(self, names: Mapping[str, str]) -> CredentialProvider | None:
+        """What asks the user's credential provider, in the names of the client. Requests that are
+        not signed need none.
+        """
+        vendor = None if self.get("skip_signature") else self.get("credential_provider")
+        return None if vendor is None else partial(provided_credentials, vendor, names)
 
 
 def parse_options(
@@ -111,10 +118,6 @@ def _parse_signature(value: object, option: str) -> str:
     return _parse_text(value, option).lstrip("?")
 
 
-def _parse_json(value: object, option: str) -> str:
-    return json.dumps(dict(value)) if isinstance(value, Mapping) else _parse_text(value, option)
-
-
 def _parse_conditional_put(value: object, option: str) -> str:
     if str(value).lower() not in {"etag", "disabled"}:
         raise InvalidArgument(f"The storage option {option!r} is 'etag' or 'disabled'")
@@ -141,11 +144,9 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     **dict.fromkeys(("skip_signature", "virtual_hosted_style_request"), _parse_bool),
     **dict.fromkeys(("use_azure_cli", "use_fabric_endpoint"), _parse_bool),
     **dict.fromkeys(("service_account", "application_credentials"), _parse_path),
-    "service_account_key": _parse_json,
     "sas_key": _parse_signature,
     "conditional_put": _parse_conditional_put,
     "credential_provider": _parse_provider,
-    "credential": lambda value, _: value,
 }
 
 
