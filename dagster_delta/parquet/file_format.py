@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.parquet.nested_arrays import (
     children_of,
@@ -53,8 +52,6 @@ _SAMPLE_BYTES = 64 * 1024 * 1024
 _MAX_DISTINCT_SHARE = 0.25
 """Share of distinct values in the sample up to which a dictionary pays."""
 _LARGE_FILE_BYTES = 1024 * 1024
-_PUT_BYTES = 256 * 1024
-"""Files up to this size are written in one call, which takes less time than a stream."""
 _VOID = PrimitiveType("void")
 _SPARK_KEYS = {"org.apache.spark.version": "3.1.0"}
 """Spark reads days of a file without this key by the calendar that its session chooses, and days of
@@ -255,25 +252,22 @@ class FileInWriting:
 
     def __init__(self, path: str, format_: FileFormat, store: ObjectStore) -> None:
         self.path = path
-        self._store = store
         self._statistics = FileStatistics(format_.statistics)
         self._metadata: pq.FileMetaData = None
         self._footers: list[tuple[bytes, int]] = []
-        self._sink: pa.NativeFile | None = None
-        self._held: list[bytes | memoryview] = []
-        self.size_bytes = 0
+        self._file = store.open_output(path)
+        self.size_bytes = self._file.write(MAGIC)
         """Length of the file so far."""
 
     def append(self, group: EncodedRowGroup) -> None:
         """Add a row group."""
-        if not self._footers:
-            self._write(MAGIC)
+        if self._metadata is None:
             self._metadata = group.metadata
         else:
             self._metadata.append_row_groups(group.metadata)
         self._statistics.take(group.statistics)
         self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
-        self._write(group.content.pages)
+        self.size_bytes += self._file.write(group.content.pages)
 
     def close(self) -> tuple[int, str]:
         """Finish the file, which has a row group.
@@ -281,44 +275,13 @@ class FileInWriting:
         Returns:
             Its size in bytes, and its statistics as JSON text.
         """
-        self._write(spliced_footer(self._footers))
-        with self._naming():
-            if self._sink is None:
-                held, self._held = self._held, []
-                self._store.put(self.path, b"".join(held))
-            else:
-                self._sink.close()
+        self.size_bytes += self._file.write(spliced_footer(self._footers))
+        self._file.close()
         return self.size_bytes, self._statistics.to_json(self._metadata)
 
     def discard(self) -> None:
-        """Discard the file; if the store publishes a file when it is closed, none appears."""
-        if self._sink is not None:
-            self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
-
-    def _write(self, data: bytes | memoryview) -> None:
-        self.size_bytes += len(data)
-        self._held.append(data)
-        if self._sink is None and self.size_bytes <= _PUT_BYTES:
-            return
-        held, self._held = self._held, []
-        with self._naming():
-            if self._sink is None:
-                self._sink = self._store.open_output(self.path)
-            for piece in held:
-                self._sink.write(piece)
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Errors of the system or an Arrow file system, as errors that name the file."""
-        try:
-            yield
-        except OSError as error:
-            raise StorageFailure(
-                f"a data file could not be written: {error}; check permissions, free space and the "
-                "connection",
-                table=self._store.location.uri,
-                file=self.path,
-            ) from error
+        """Give the file up, unless it was closed."""
+        self._file.discard()
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:

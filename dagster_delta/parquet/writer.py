@@ -10,7 +10,6 @@ Spec: Data Files; Add File and Remove File; Partition Values.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import string
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.parquet.shadow_column import ShadowColumn
 
-
-_LOG = logging.getLogger(__name__)
 
 _COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
@@ -285,10 +282,7 @@ class DataFileWriter:
     def _abandon(self) -> None:
         """Delete the written files if the store allows it: nothing refers to them."""
         for file in self._begun:
-            try:
-                file.discard()
-            except Exception:  # noqa: BLE001 the original error matters more
-                _LOG.warning("%s could not be given up", file.path, exc_info=True)
+            file.discard()
         delete_unreferenced(self._store, [file.path for file in self._begun])
 
     def _new_path(self, key: PartitionKey, number: int) -> str:
@@ -384,20 +378,12 @@ def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
 
 
 _MAX_WORKERS = 8
-_TASK_BYTES = 1024 * 1024
-"""Arrow bytes of the rows that a worker gets at once, of one or several partitions."""
 _FILE_BYTES = 32 * 1024
 """Bytes of rows whose encoding takes about as long as creating a file."""
 
 
-_Step = tuple[
-    "_Partition", Callable[[], list[EncodedRowGroup]], Callable[[list[EncodedRowGroup]], None]
-]
-"""A partition, what encodes row groups for it, and what writes them."""
-
-
 class _WorkerTasks:
-    """Passes work to threads, several partitions at a time if they are small.
+    """Passes work to threads.
 
     `max_bytes`: Arrow bytes of the rows that may be with the workers before `run` waits.
     """
@@ -406,8 +392,6 @@ class _WorkerTasks:
         self._max_bytes = max_bytes
         num_workers = max(2, min(os.cpu_count() or 2, _MAX_WORKERS))
         self._workers = ThreadPoolExecutor(num_workers, "delta-write")
-        self._steps: list[_Step] = []
-        self._step_bytes = 0
         self._running: deque[tuple[Future[None], int]] = deque()
         self._running_bytes = 0
 
@@ -422,40 +406,28 @@ class _WorkerTasks:
 
         Raises the error of an earlier task.
         """
-        self._steps.append((partition, encode, write))
-        self._step_bytes += size_bytes + _FILE_BYTES
-        if self._step_bytes >= _TASK_BYTES:
-            self._submit()
-            self._wait_until_running(self._max_bytes)
+        previous = partition.last_task
+
+        def run_in_turn() -> None:
+            groups = encode()
+            # Workers take tasks in the order they were given, so this one has been started.
+            if previous is not None:
+                previous.result()
+            write(groups)
+
+        task = partition.last_task = self._workers.submit(run_in_turn)
+        self._running.append((task, size_bytes + _FILE_BYTES))
+        self._running_bytes += size_bytes + _FILE_BYTES
+        self._wait_until_running(self._max_bytes)
 
     def finish(self) -> None:
         """Wait until everything is done. Raises the error of a task."""
-        if self._steps:
-            self._submit()
         self._wait_until_running(0)
         self._workers.shutdown()
 
     def stop(self) -> None:
         """Let the workers finish their current tasks, and drop the others."""
         self._workers.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self) -> None:
-        turns = [(encode, write, partition.last_task) for partition, encode, write in self._steps]
-
-        def run_in_turn() -> None:
-            for encode, write, previous in turns:
-                groups = encode()
-                # Workers take tasks in the order they were given, so this one has been started.
-                if previous is not None:
-                    previous.result()
-                write(groups)
-
-        task = self._workers.submit(run_in_turn)
-        for partition, _, _ in self._steps:
-            partition.last_task = task
-        self._running.append((task, self._step_bytes))
-        self._running_bytes += self._step_bytes
-        self._steps, self._step_bytes = [], 0
 
     def _wait_until_running(self, max_bytes: int) -> None:
         while self._running and (self._running_bytes > max_bytes or self._running[0][0].done()):

@@ -13,15 +13,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH120
+# ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH120
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
-from typing import Self, TypeVar
-
-import pyarrow as pa
-
-from dagster_delta.errors import StorageFailure
+from dagster_delta.storage.file_objects import PendingFile
 
 # Errors of link() on file systems without hard links: FAT, some FUSE and network mounts.
 _NO_HARD_LINKS = frozenset(
@@ -31,8 +27,8 @@ _NO_EXCLUSIVE_RENAME = _NO_HARD_LINKS | {errno.EINVAL}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _DIRECTORY_ATTEMPTS = 10
 _TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{16}\.tmp")
-
-_Created = TypeVar("_Created")
+_NONE = -1
+"""No descriptor: the number of a closed one may be that of another file."""
 
 
 class TargetExists(Exception):
@@ -43,34 +39,60 @@ class NoExclusiveMove(Exception):
     """The file system supports neither hard links nor an exclusive rename."""
 
 
-def publish_file(
-    target: str, data: bytes, move: Callable[[str, str], None], *, fsync: bool
-) -> None:
-    """Write `data` to a temporary file and let `move` give it its name.
+class LocalFile(PendingFile):
+    """A file on disk while it is written. Parent directories are created.
 
-    Parent directories are created. If an error is raised, the target is unchanged, unless the last
-    wait for the disk failed.
-
-    Args:
-        target: absolute path.
-        data: the content.
-        move: `os.replace` or `move_if_absent`.
-        fsync: wait until content and name are on the disk.
-
-    Raises:
-        TargetExists, NoExclusiveMove: from `move_if_absent`.
-        OSError: the file system refused or failed.
+    `target` is an absolute path, and `move` is `os.replace` or `move_if_absent`, whose errors, and
+    those of the system, are raised within `naming`. With `fsync`, it waits for the disk before and
+    after the file gets its name. After an error, the target is unchanged, unless the last wait for
+    the disk failed.
     """
-    temporary = _temporary_beside(target)
-    descriptor = _in_directory(temporary, lambda: os.open(temporary, _NEW_FILE, 0o666), fsync=fsync)
-    try:
-        _write_and_close(descriptor, data, fsync=fsync)
-        move(temporary, target)
-    except BaseException:
-        _unlink_quietly(temporary)
-        raise
-    if fsync:
-        _sync_directory(target)
+
+    def __init__(
+        self,
+        target: str,
+        move: Callable[[str, str], None],
+        naming: Callable[[], AbstractContextManager[None]],
+        *,
+        fsync: bool,
+    ) -> None:
+        super().__init__(naming)
+        self._target, self._move, self._fsync = target, move, fsync
+        # In the same directory, because neither links nor renames cross file systems.
+        self._temporary = f"{os.path.dirname(target)}/.{os.urandom(8).hex()}.tmp"
+        with naming():
+            self._descriptor = self._create()
+
+    def _create(self) -> int:
+        for _ in range(_DIRECTORY_ATTEMPTS):
+            try:
+                return os.open(self._temporary, _NEW_FILE, 0o666)
+            except FileNotFoundError:
+                # VACUUM removes empty directories, maybe a new one before the next call.
+                with suppress(FileNotFoundError):
+                    _make_directory(os.path.dirname(self._temporary), fsync=self._fsync)
+        return os.open(self._temporary, _NEW_FILE, 0o666)
+
+    def _write(self, data: memoryview) -> None:
+        while len(data):
+            data = data[os.write(self._descriptor, data) :]
+
+    def _publish(self) -> None:
+        if self._fsync:
+            os.fsync(self._descriptor)
+        self._close()
+        self._move(self._temporary, self._target)
+        if self._fsync:
+            _sync_directory(self._target)
+
+    def _discard(self) -> None:
+        with suppress(OSError):
+            self._close()
+        _unlink_quietly(self._temporary)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, _NONE
+        os.close(descriptor)
 
 
 def move_if_absent(source: str, target: str) -> None:
@@ -93,81 +115,6 @@ def move_if_absent(source: str, target: str) -> None:
     _unlink_quietly(source)
 
 
-class FileInProgress(pa.OSFile):  # type: ignore[misc]
-    """A `pyarrow.NativeFile` to write. The file appears when it is closed."""
-
-    _target: str | None = None
-    _temporary: str
-    _fsync: bool
-    _failure: Callable[[OSError], StorageFailure]
-
-    @classmethod
-    def begin(
-        cls, target: str, *, fsync: bool, failure: Callable[[OSError], StorageFailure]
-    ) -> Self:
-        """Open a stream into a temporary file beside `target`. Parent directories are created.
-
-        With `fsync`, it waits for the disk before and after the file gets its name. `failure` makes
-        the error that `write` and `close` raise for an error of the system.
-        """
-        temporary = _temporary_beside(target)
-        stream = _in_directory(temporary, lambda: cls._open(target, temporary), fsync=fsync)
-        stream._fsync, stream._failure = fsync, failure  # noqa: SLF001
-        return stream
-
-    @classmethod
-    def _open(cls, target: str, temporary: str) -> Self:
-        stream = cls(temporary, "wb")
-        stream._target, stream._temporary = target, temporary
-        return stream
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        """Append bytes. Raises StorageFailure."""
-        try:
-            return int(super().write(data))
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def close(self) -> None:
-        """Finish the file and make it appear; closing again does nothing."""
-        target, self._target = self._target, None
-        try:
-            super().close()
-            if target is None:
-                return
-            if self._fsync:
-                _sync(self._temporary)
-            os.replace(self._temporary, target)
-            if self._fsync:
-                _sync_directory(target)
-        except OSError as error:
-            _unlink_quietly(self._temporary)
-            raise self._failure(error) from error
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close; after an error discard what was written, because a partial file is of no use."""
-        if kind is None or self._target is None:
-            self.close()
-            return
-        self._target = None
-        # The error that is being raised matters more.
-        with suppress(StorageFailure):
-            self.close()
-        _unlink_quietly(self._temporary)
-
-
-def _in_directory(path: str, create: Callable[[], _Created], *, fsync: bool) -> _Created:
-    """Call `create` on the path; if its directory is missing, create the directory first."""
-    for _ in range(_DIRECTORY_ATTEMPTS):
-        try:
-            return create()
-        except FileNotFoundError:
-            # VACUUM removes empty directories, so it may remove a new one before the next call.
-            with suppress(FileNotFoundError):
-                _make_directory(os.path.dirname(path), fsync=fsync)
-    return create()
-
-
 def _make_directory(path: str, *, fsync: bool) -> None:
     """Create a directory and its parents; with `fsync`, wait until their names are on the disk.
 
@@ -182,25 +129,9 @@ def _make_directory(path: str, *, fsync: bool) -> None:
             _sync_directory(directory)
 
 
-def _temporary_beside(target: str) -> str:
-    # In the same directory, because neither links nor renames cross file systems.
-    return f"{os.path.dirname(target)}/.{os.urandom(8).hex()}.tmp"
-
-
 def is_temporary_file(name: str) -> bool:
     """Whether a name in a directory is that of a file in progress, or of one that a crash left."""
     return _TEMPORARY_NAME.fullmatch(name) is not None
-
-
-def _write_and_close(descriptor: int, data: bytes, *, fsync: bool) -> None:
-    try:
-        written = os.write(descriptor, data)
-        while written < len(data):
-            written += os.write(descriptor, memoryview(data)[written:])
-        if fsync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unlink_quietly(path: str) -> None:
@@ -211,17 +142,14 @@ def _unlink_quietly(path: str) -> None:
         return
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync_directory(target: str) -> None:
+    if sys.platform == "win32":  # directories cannot be opened on Windows
+        return
+    descriptor = os.open(os.path.dirname(target), os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_directory(target: str) -> None:
-    if sys.platform != "win32":  # directories cannot be opened on Windows
-        _sync(os.path.dirname(target))
 
 
 def _rename_exclusively(source: str, target: str) -> None:

@@ -6,20 +6,20 @@ guarantees this for every file system. The clouds and HDFS have stores of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.storage.file_objects import RangeInput
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 if TYPE_CHECKING:
-    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+    from fsspec.spec import AbstractFileSystem
 
 # The keys under which file systems report the time of the last modification.
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
@@ -113,11 +113,18 @@ class FsspecStore(RootedStore):
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
         with self._requests(path):
             found = self._find(path)
-            # In some file systems, opening sends no request.
-            if self._file_system.info(found)["type"] == "directory":
+            info = self._file_system.info(found)
+            if info["type"] == "directory":
                 raise IsADirectoryError
+            size_bytes = int(info["size"])
             opened = self._file_system.open(found, "rb")
-        return pa.PythonFile(_OpenedObject(opened, partial(self._requests, path)), mode="r")
+
+        def fetch(start: int, length: int) -> bytes:
+            with self._requests(path):
+                opened.seek(start)
+                return bytes(opened.read(length))
+
+        return pa.PythonFile(RangeInput(size_bytes, (), fetch), mode="r")
 
     def open_output(self, path: str) -> NoReturn:
         """Refused. Raises ConditionalPutUnsupported."""
@@ -157,38 +164,6 @@ class FsspecStore(RootedStore):
             table=self._root,
             file=path,
         )
-
-
-class _OpenedObject:
-    """A file of fsspec as a file object for `pyarrow.PythonFile`, whose errors name the object.
-
-    Arrow's decoder passes its errors on unchanged.
-    """
-
-    def __init__(
-        self, file: AbstractBufferedFile, requests: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._file = file
-        self._requests = requests
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._file.closed)
-
-    def read(self, size: int = -1) -> Any:  # noqa: ANN401
-        with self._requests():
-            return self._file.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        with self._requests():
-            return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        with self._requests():
-            self._file.close()
 
 
 def _open_file_system(

@@ -22,14 +22,14 @@ import posixpath
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.cloud.files import CloudInput, PendingFile
+from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.forks import check_not_forked, note_use
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
@@ -144,13 +144,13 @@ class HdfsStore(RootedStore):
         """The file as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
         reader = self._open(path)
         fetch = partial(self._read_range, path, reader)
-        return pa.PythonFile(CloudInput(len(reader), (), fetch), mode="r")
+        return pa.PythonFile(RangeInput(len(reader), (), fetch), mode="r")
 
-    def open_output(self, path: str) -> pa.NativeFile:
-        """A `pyarrow.NativeFile`. The file appears under its name when it is closed, unless a write
-        failed. Its `write` and `close` raise StorageFailure.
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write. It appears under its name when it is closed. Its `write` and `close`
+        raise StorageFailure.
         """
-        return pa.PythonFile(self._begin(path, overwrite=True), mode="w")
+        return self._begin(path, overwrite=True)
 
     def resolve_uri(self, path: str) -> str:
         """The URI with the authority of the root; an absolute URI is returned unchanged."""
@@ -194,13 +194,12 @@ class HdfsStore(RootedStore):
         ]
 
     def _publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
-        output = self._begin(path, overwrite=overwrite)
-        output.write(data)
-        output.close()
+        with self._begin(path, overwrite=overwrite) as file:
+            file.write(data)
 
-    def _begin(self, path: str, *, overwrite: bool) -> _HdfsOutput:
+    def _begin(self, path: str, *, overwrite: bool) -> _HdfsFile:
         requests = partial(self._requests, path, reads=False)
-        return _HdfsOutput(self._client, self._inside(path), requests, overwrite=overwrite)
+        return _HdfsFile(self._client, self._inside(path), requests, overwrite=overwrite)
 
     @contextmanager
     def _requests(self, path: str, *, reads: bool = True) -> Iterator[None]:
@@ -229,25 +228,24 @@ class HdfsStore(RootedStore):
         )
 
 
-class _HdfsOutput(PendingFile):
-    """`target` is an absolute path; `requests` names the failures of requests."""
+class _HdfsFile(PendingFile):
+    """`target` is an absolute path."""
 
     def __init__(
         self,
         client: Client,
         target: str,
-        requests: Callable[[], Any],
+        naming: Callable[[], AbstractContextManager[None]],
         *,
         overwrite: bool,
     ) -> None:
         from hdfs_native import WriteOptions
 
-        super().__init__()
-        self._client, self._target, self._requests = client, target, requests
-        self._overwrite = overwrite
+        super().__init__(naming)
+        self._client, self._target, self._overwrite = client, target, overwrite
         directory = posixpath.dirname(target).rstrip("/")
         self._temporary = f"{directory}/.{secrets.token_hex(8)}.tmp"
-        with requests():
+        with naming():
             # Overwriting, as the request may be repeated. The NameNode creates missing directories
             # with the permissions of the one above.
             options = WriteOptions(overwrite=True)
@@ -257,38 +255,24 @@ class _HdfsOutput(PendingFile):
                 lambda: client.inner.create(self._temporary, options)
             )
 
-    def write(self, data: Any) -> int:  # noqa: ANN401
-        with self._discarding_on_error():
-            piece = bytes(data)
-            self._writer.write(piece)
-            self._size_bytes += len(piece)
-        return len(piece)
+    def _write(self, data: memoryview) -> None:
+        self._writer.write(bytes(data))
 
     def _publish(self) -> None:
         """FileExistsError: there is a file; it may be this one, if a reply was lost."""
-        with self._discarding_on_error():
-            self._writer.close()
-            try:
-                _repeating(
-                    lambda: self._client.rename(self._temporary, self._target, self._overwrite)
-                )
-            except FileNotFoundError:
-                # The rename was repeated as its reply was lost: the first one moved the file.
-                self._client.get_file_info(self._target)
-                if not self._overwrite:
-                    raise FileExistsError from None
-
-    @contextmanager
-    def _discarding_on_error(self) -> Iterator[None]:
+        self._writer.close()
         try:
-            with self._requests():
-                yield
-        except BaseException:
-            self._is_broken = True
-            # The error that is being raised matters more. VACUUM removes the rest.
-            with suppress(OSError, RuntimeError):
-                self._client.delete(self._temporary)
-            raise
+            _repeating(lambda: self._client.rename(self._temporary, self._target, self._overwrite))
+        except FileNotFoundError:
+            # The rename was repeated as its reply was lost: the first one moved the file.
+            self._client.get_file_info(self._target)
+            if not self._overwrite:
+                raise FileExistsError from None
+
+    def _discard(self) -> None:
+        # VACUUM removes the rest.
+        with suppress(OSError, RuntimeError):
+            self._client.delete(self._temporary)
 
 
 def _repeating(request: Callable[[], _Answer]) -> _Answer:

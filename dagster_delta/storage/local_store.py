@@ -29,11 +29,10 @@ import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage.file_publication import (
-    FileInProgress,
+    LocalFile,
     NoExclusiveMove,
     TargetExists,
     move_if_absent,
-    publish_file,
 )
 from dagster_delta.storage.locations import (
     check_relative_path,
@@ -105,21 +104,17 @@ class LocalStore(RootedStore):
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every file under `directory`. Links to directories are not followed."""
-        pending = [directory]
-        while pending:
-            current = pending.pop()
-            try:
-                with os.scandir(self._inside(current)) as found:
-                    entries = list(found)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise self._failure(error, current) from error
-            for entry in entries:
-                path = join_path(current, entry.name)
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                elif (meta := self._meta(path, entry.path)) is not None:
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise self._failure(error, directory) from error
+
+        top = self._inside(directory)
+        for current, _, names in os.walk(top, onerror=refuse):
+            inside = join_path(directory, current[len(top) :].lstrip("/"))
+            for name in names:
+                meta = self._meta(join_path(inside, name), f"{current}/{name}")
+                if meta is not None:
                     yield meta
 
     def put_if_absent(self, path: str, data: bytes) -> None:
@@ -131,11 +126,11 @@ class LocalStore(RootedStore):
                 rename.
             StorageFailure: the file system refused or failed; nothing was created.
         """
-        self._publish(path, data, move_if_absent)
+        self._put(path, data, move_if_absent)
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the file in one step."""
-        self._publish(path, data, os.replace)
+        self._put(path, data, os.replace)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the files; a missing file is no error.
@@ -167,17 +162,12 @@ class LocalStore(RootedStore):
             self._check_regular(os.stat(target), path)
             return pa.OSFile(target, "rb")
 
-    def open_output(self, path: str) -> FileInProgress:
-        """A `pyarrow.NativeFile`. The file appears under its name when it is closed.
+    def open_output(self, path: str) -> LocalFile:
+        """A file to write. It appears under its name when it is closed.
 
         Its `write` and `close` raise StorageFailure.
         """
-        try:
-            return FileInProgress.begin(
-                self._inside(path), fsync=self._fsync, failure=partial(self._failure, path=path)
-            )
-        except OSError as error:
-            raise self._failure(error, path) from error
+        return self._begin(path, os.replace)
 
     def local_path(self, path: str) -> str:
         """The path on this file system."""
@@ -235,10 +225,18 @@ class LocalStore(RootedStore):
             finally:
                 os.close(descriptor)
 
-    def _publish(self, path: str, data: bytes, move: Callable[[str, str], None]) -> None:
-        target = self._inside(path)
+    def _put(self, path: str, data: bytes, move: Callable[[str, str], None]) -> None:
+        with self._begin(path, move) as file:
+            file.write(data)
+
+    def _begin(self, path: str, move: Callable[[str, str], None]) -> LocalFile:
+        naming = partial(self._creating, path)
+        return LocalFile(self._inside(path), move, naming, fsync=self._fsync)
+
+    @contextmanager
+    def _creating(self, path: str) -> Iterator[None]:
         try:
-            publish_file(target, data, move, fsync=self._fsync)
+            yield
         except TargetExists:
             raise self._taken(path) from None
         except NoExclusiveMove:

@@ -6,17 +6,18 @@ them.
 
 from __future__ import annotations
 
-import functools
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Self
+from contextlib import nullcontext
+from functools import partial
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.locations import check_relative_path, join_path
 from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
@@ -114,9 +115,9 @@ class MemoryStore(RootedStore):
         """The object as a `pyarrow.BufferReader`. Raises FileNotFoundError."""
         return pa.BufferReader(self.read(path))
 
-    def open_output(self, path: str) -> pa.NativeFile:
-        """A `pyarrow.NativeFile`. The object appears when it is closed."""
-        return _ObjectInProgress.begin(self, check_relative_path(path))
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write. The object appears when it is closed."""
+        return _MemoryFile(partial(self.put, check_relative_path(path)))
 
     def _key(self, path: str) -> str:
         return self._prefix + check_relative_path(path)
@@ -139,27 +140,21 @@ class MemoryStore(RootedStore):
         ]
 
 
-class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
-    _publish: Callable[[bytes], None] | None = None
+class _MemoryFile(PendingFile):
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        super().__init__(nullcontext)
+        self._put = put
+        self._parts: list[bytes] = []
 
-    @classmethod
-    def begin(cls, store: MemoryStore, path: str) -> Self:
-        stream = cls()
-        stream._publish = functools.partial(store.put, path)
-        return stream
+    def _write(self, data: memoryview) -> None:
+        self._parts.append(bytes(data))
 
-    def close(self) -> None:
-        """Make the object appear; closing again does nothing."""
-        publish, self._publish = self._publish, None
-        if publish is not None:
-            publish(self.getvalue().to_pybytes())
-        super().close()
+    def _publish(self) -> None:
+        parts, self._parts = self._parts, []
+        self._put(b"".join(parts))
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close; after an error discard what was written, because a partial object is of no use."""
-        if kind is not None:
-            self._publish = None
-        self.close()
+    def _discard(self) -> None:
+        self._parts.clear()
 
 
 def _split(location: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from dagster_delta.errors import StorageFailure
+from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.locations import check_relative_path, scheme_of
 
 if TYPE_CHECKING:
@@ -105,13 +106,11 @@ class ObjectStore(Protocol):
         Reading from it may raise OSError as well: see `parquet_reader.storage_failure`.
         """
 
-    def open_output(self, path: str) -> pa.NativeFile:
-        """A `pyarrow.NativeFile` to write a new object. The object appears when it is closed.
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write a new object, which appears when the file is closed.
 
-        Its `write` and `close` raise StorageFailure if the store refused or failed.
-
-        Parent directories are created. On stores without rename, closing after an error may leave a
-        partial object: data files are referenced only after they were closed.
+        Its `write` and `close` raise StorageFailure if the store refused or failed. Parent
+        directories are created.
         """
 
     def local_path(self, path: str) -> str | None:
@@ -227,21 +226,15 @@ class RangeStore(Protocol):
         """
 
     def open_ranges(
-        self,
-        path: str,
-        ranges: Sequence[tuple[int, int]],
-        size_bytes: int,
-        budget: FetchBudget | None = None,
+        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of the reads,
-        over several connections. Other reads are requests.
+        """The object as a `pyarrow.NativeFile` that holds the given ranges, fetched over several
+        connections. Other reads are requests.
 
         Args:
             path: as for `read`.
-            ranges: offset and length in bytes, at least one. Each is read once, from its start
-                on, and all at the same pace.
+            ranges: offset and length in bytes, at least one.
             size_bytes: of the object.
-            budget: how much is fetched ahead; all if None.
 
         Raises:
             As `read` does.

@@ -6,12 +6,14 @@ import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
+from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["Fault", "FaultyStore", "Operation", "SimulatedCrash"]
@@ -148,14 +150,14 @@ class FaultyStore:
         opened = self.run("open_input", path, lambda: self.inner.open_input(path))
         if not self._inside_files:
             return opened
-        return pa.PythonFile(_WatchedFile(self, opened, path, "read_opened"), mode="r")
+        return pa.PythonFile(_WatchedInput(self, opened, path), mode="r")
 
-    def open_output(self, path: str) -> pa.NativeFile:
+    def open_output(self, path: str) -> PendingFile:
         """As the port, unless a fault occurs on opening or, with `inside_files`, later."""
         opened = self.run("open_output", path, lambda: self.inner.open_output(path))
         if not self._inside_files:
             return opened
-        return pa.PythonFile(_WatchedFile(self, opened, path, "write_opened"), mode="w")
+        return _WatchedOutput(self, opened, path)
 
     def local_path(self, path: str) -> None:
         """None, so that no reader bypasses this store."""
@@ -198,26 +200,22 @@ class FaultyStore:
         return struck
 
 
-class _WatchedFile:
-    """An opened file whose reads or writes are calls of the store."""
+class _WatchedInput:
+    """An opened file whose reads are calls of the store."""
 
-    def __init__(
-        self, store: FaultyStore, file: pa.NativeFile, path: str, operation: Operation
-    ) -> None:
+    def __init__(self, store: FaultyStore, file: pa.NativeFile, path: str) -> None:
         self._store = store
         self._file = file
         self._path = path
-        self._operation: Operation = operation
 
     @property
     def closed(self) -> bool:
         return bool(self._file.closed)
 
     def read(self, size: int = -1) -> Any:  # noqa: ANN401
-        return self._run(lambda: self._file.read(size if size >= 0 else None))
-
-    def write(self, data: bytes | pa.Buffer) -> Any:  # noqa: ANN401
-        return self._run(lambda: self._file.write(data))
+        return self._store.run(
+            "read_opened", self._path, lambda: self._file.read(size if size >= 0 else None)
+        )
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._file.seek(offset, whence))
@@ -225,17 +223,28 @@ class _WatchedFile:
     def tell(self) -> int:
         return int(self._file.tell())
 
-    def flush(self) -> None:
-        self._file.flush()
-
     def close(self) -> None:
-        if self._operation == "write_opened" and not self.closed:
-            self._run(self._file.close)
-        else:
-            self._file.close()
+        self._file.close()
 
-    def _run(self, call: Callable[[], _T]) -> _T:
-        return self._store.run(self._operation, self._path, call)
+
+class _WatchedOutput(PendingFile):
+    """An opened file whose writes, and its close, are calls of the store."""
+
+    def __init__(self, store: FaultyStore, file: PendingFile, path: str) -> None:
+        super().__init__(nullcontext)
+        self._store = store
+        self._file = file
+        self._path = path
+
+    def _write(self, data: memoryview) -> None:
+        self._store.run("write_opened", self._path, lambda: self._file.write(data))
+
+    def _publish(self) -> None:
+        self._store.run("write_opened", self._path, self._file.close)
+
+    def _discard(self) -> None:
+        if not self._store.crashed:
+            self._file.discard()
 
 
 def _refusal(operation: Operation, path: str) -> Exception:

@@ -20,6 +20,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, ClassVar
@@ -276,6 +277,8 @@ class StoreConformance(ReadConformance):
     """How many processes race for the same objects."""
     output_is_hidden_until_closed: ClassVar[bool] = True
     """Whether a file of `open_output` is invisible before it is closed."""
+    large_bytes: ClassVar[int] = 12_000_000
+    """Size of an object that is uploaded in parts, where there are any."""
 
     def test_it_says_that_it_can_be_written(self, store: ObjectStore) -> None:
         assert store.supports_put_if_absent
@@ -368,6 +371,19 @@ class StoreConformance(ReadConformance):
         stream.close()
         assert store.read("deep/er/a.bin") == _DATA
         assert _names(store.list_recursive()) == ["deep/er/a.bin"]
+
+    @pytest.mark.parametrize("is_large", [False, True])
+    def test_an_error_while_writing_leaves_no_object(
+        self, store: ObjectStore, *, is_large: bool
+    ) -> None:
+        with suppress(ZeroDivisionError), store.open_output("a.bin") as stream:
+            stream.write(bytes(self.large_bytes if is_large else 10))
+            raise ZeroDivisionError
+        assert stream.closed
+        with pytest.raises(ValueError, match="closed"):
+            stream.write(b"more")
+        assert store.head("a.bin") is None
+        assert list(store.list_recursive()) == []
 
     def test_open_output_takes_parquet_and_an_empty_file(self, store: ObjectStore) -> None:
         table = pa.table({"a": list(range(1000))})

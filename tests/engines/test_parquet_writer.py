@@ -20,7 +20,6 @@ from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,
-    StorageFailure,
     UnsupportedFeature,
 )
 from dagster_delta.parquet import file_format as file_module
@@ -169,9 +168,10 @@ def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
 
 
 def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_module, "_PUT_BYTES", 0)
     # A worker may open a file before another one has closed those that were to make room.
-    monkeypatch.setattr(writer, "_TASK_BYTES", 10**9)
+    monkeypatch.setattr(
+        writer.DataFileWriter, "_run", lambda _self, _part, _size, encode, write: write(encode())
+    )
     data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
     store = CountingStore()
     config = configuration(schema_of(data), ["p"])
@@ -289,7 +289,6 @@ def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
         return group
 
     monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_second_first)
-    monkeypatch.setattr(writer, "_TASK_BYTES", 1)
     data = pa.table({"v": range(20_000)})
     store = MemoryStore()
     config = configuration(schema_of(data))
@@ -505,24 +504,6 @@ def test_a_store_that_fails_leaves_no_file_behind() -> None:
     with pytest.raises(BrokenSource):
         write(store, _batches(data, 500), config, row_group_bytes=1000)
     assert stored_paths(store) == set()
-
-
-@pytest.mark.parametrize("put_bytes", [0, 2**30])
-def test_an_error_of_the_system_names_the_file_it_failed_on(
-    put_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class FullStore(MemoryStore):
-        def open_output(self, path: str) -> Any:
-            raise OSError(28, "No space left on device", path)
-
-        def put(self, path: str, data: bytes) -> None:
-            raise OSError(28, f"No space left on device for {len(data)} bytes", path)
-
-    monkeypatch.setattr(file_module, "_PUT_BYTES", put_bytes)
-    store = FullStore()
-    with pytest.raises(StorageFailure, match="No space left") as caught:
-        write(store, ROWS, configuration(schema_of(ROWS)))
-    assert (caught.value.file or "").startswith("part-00000-")
 
 
 def test_rows_that_break_a_constraint_are_refused_with_examples() -> None:

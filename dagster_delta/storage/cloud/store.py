@@ -17,9 +17,9 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, Sto
 from dagster_delta.storage.cloud.azure import service_of
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, connect
 from dagster_delta.storage.cloud.clouds import CLOUDS
-from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput, CloudRanges
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
+from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, RootedStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RootedStore
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -46,6 +46,16 @@ _NO_HOST = re.compile(r"[^A-Za-z0-9._:-]")
 _CONFLICT_ATTEMPTS = 8
 _CONCURRENT_DELETES = 8
 _PART_BYTES = 10 * 1024 * 1024
+_PUT_BYTES = 5 * 1024 * 1024
+"""Objects up to this size are put in one request."""
+_END_BYTES = 64 * 1024
+"""Bytes that opening an object fetches: small objects whole, and the footers of others."""
+_GAP_BYTES = 64 * 1024
+"""Ranges that are not farther apart are fetched as one."""
+_PIECE_BYTES = 8 * 1024 * 1024
+"""Most bytes of a request for ranges."""
+_CONNECTIONS = 8
+"""Requests for ranges of one object at a time."""
 _RANGE_NOT_SATISFIABLE = 416
 _PAGE = 1000
 """Entries that clouds return at most, or a multiple of it."""
@@ -221,47 +231,44 @@ class CloudStore(RootedStore):
         A wrong size costs one more request.
         """
         client, _ = self._find(path)
-        start, end = 0, END_BYTES
+        start, end = 0, _END_BYTES
         if client.has_suffix_ranges:
             # Of a small object, it is all of it.
-            size_bytes, data = self._get(path, {"range": {"suffix": END_BYTES}})
+            size_bytes, data = self._get(path, {"range": {"suffix": _END_BYTES}})
             start = size_bytes - len(data)
         else:
             if size_bytes is not None:
-                start, end = max(0, size_bytes - END_BYTES), max(1, size_bytes)
+                start, end = max(0, size_bytes - _END_BYTES), max(1, size_bytes)
             size_bytes, data = self._get(path, {"range": (start, end)})
             if start and not data:
                 # The object ends before.
                 return self.open_input(path)
         held = [(start, data)]
-        return pa.PythonFile(CloudInput(size_bytes, held, partial(self.read_range, path)), mode="r")
+        return pa.PythonFile(RangeInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 
     def open_ranges(
-        self,
-        path: str,
-        ranges: Sequence[tuple[int, int]],
-        size_bytes: int,
-        budget: FetchBudget | None = None,
+        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of reads."""
+        """The object as a `pyarrow.NativeFile` that holds the given ranges."""
 
-        def fetch(start: int, length: int) -> memoryview:
-            return self._get(path, {"range": (start, start + length)})[1]
+        def fetch(piece: tuple[int, int]) -> tuple[int, memoryview]:
+            return piece[0], self._get(path, {"range": piece})[1]
 
-        opened = CloudRanges(size_bytes, ranges, fetch, budget or FetchBudget(size_bytes))
-        return pa.PythonFile(opened, mode="r")
+        with ThreadPoolExecutor(_CONNECTIONS, "delta-fetch") as threads:
+            held = list(threads.map(fetch, pieces_of(ranges, size_bytes)))
+        return pa.PythonFile(RangeInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 
-    def open_output(self, path: str) -> pa.NativeFile:
-        """A binary stream to write. The object appears when it is closed, unless a write failed.
-        Its `write` and `close` raise StorageFailure.
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write. The object appears when it is closed. Its `write` and `close` raise
+        StorageFailure.
         """
-        # Before anything is written: the key is asked for again when the object is uploaded.
-        self._key(path)
-        output = CloudOutput(path, self._requests, put=self.put, open_writer=self._open_writer)
-        return pa.PythonFile(output, mode="w")
-
-    def _open_writer(self, path: str) -> Any:  # noqa: ANN401
-        return obstore.open_writer(self._client.store, self._key(path), buffer_size=_PART_BYTES)
+        return _CloudFile(
+            partial(self._requests.naming_failures, path),
+            partial(self.put, path),
+            partial(
+                obstore.open_writer, self._client.store, self._key(path), buffer_size=_PART_BYTES
+            ),
+        )
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
         """Make the storage copy an object. False if `source` is reached in another way than this
@@ -400,6 +407,72 @@ class CloudStore(RootedStore):
             f"(If-None-Match: *). {reason}",
             table=self._root,
         )
+
+
+class _CloudFile(PendingFile):
+    """A small object is put in one request; `open_writer` begins the upload of another one."""
+
+    def __init__(
+        self,
+        naming: Callable[[], AbstractContextManager[None]],
+        put: Callable[[bytes], None],
+        open_writer: Callable[[], Any],
+    ) -> None:
+        super().__init__(naming)
+        self._put, self._open_writer = put, open_writer
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._writer: Any = None
+
+    def _write(self, data: memoryview) -> None:
+        self._held.append(bytes(data))
+        self._held_bytes += data.nbytes
+        if self._held_bytes > _PUT_BYTES:
+            self._upload()
+
+    def _upload(self) -> None:
+        if self._writer is None:
+            self._writer = self._open_writer()
+        for piece in self._held:
+            self._writer.write(piece)
+        self._held, self._held_bytes = [], 0
+
+    def _publish(self) -> None:
+        if self._writer is None:
+            held, self._held = self._held, []
+            self._put(b"".join(held))
+            return
+        self._upload()
+        writer, self._writer = self._writer, None
+        writer.close()
+
+    def _discard(self) -> None:
+        if self._writer is not None:
+            # The parts that were uploaded are deleted.
+            with suppress(Exception):
+                self._writer.__exit__(GeneratorExit, GeneratorExit(), None)
+
+
+def pieces_of(ranges: Iterable[tuple[int, int]], size_bytes: int) -> list[tuple[int, int]]:
+    """Starts and ends of what is fetched of an object for ranges, offsets and lengths, in order:
+    small ranges near each other together, large ones in parts.
+    """
+    merged: list[tuple[int, int]] = []
+    for start, length in sorted(ranges):
+        # A footer may name bytes after the end.
+        end = min(start + length, size_bytes)
+        if merged:
+            before, last = merged[-1]
+            together = max(last, end)
+            if start <= last + _GAP_BYTES and together - before <= _PIECE_BYTES:
+                merged[-1] = before, together
+                continue
+        merged.append((start, end))
+    return [
+        (first, min(first + _PIECE_BYTES, end))
+        for start, end in merged
+        for first in range(start, end, _PIECE_BYTES)
+    ]
 
 
 def _object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401
