@@ -291,12 +291,8 @@ def _object_meta(path: str, status: os.stat_result) -> ObjectMeta:
 def _read_up_to(descriptor: int, length: int) -> bytes:
     # One read() may return fewer bytes than requested: it stops at 2 GiB, and at signals on some
     # mounts.
-    data = os.read(descriptor, length)
-    if len(data) == length:
-        return data
-    parts = [data]
-    missing = length - len(data)
-    while missing and (data := os.read(descriptor, missing)):
+    parts = []
+    while length and (data := os.read(descriptor, length)):
         parts.append(data)
-        missing -= len(data)
-    return b"".join(parts)
+        length -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
