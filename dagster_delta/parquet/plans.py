@@ -46,8 +46,6 @@ class ReadPlan(msgspec.Struct, frozen=True):
     verifies_pages: bool = True
     """Whether to verify Parquet page checksums. Required for rows that are rewritten or select what
     to rewrite: otherwise damaged data would get a new, valid checksum."""
-    is_collected: bool = False
-    """Whether the caller keeps all rows, so that reading ahead needs no bound."""
 
     def __post_init__(self) -> None:
         if self.configuration.supports("deletionVectors"):

@@ -7,7 +7,6 @@ them, keep their order.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,13 +41,7 @@ _MAX_LOCAL_THREADS = 16
 def read_files(plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The live rows of the files of a plan, in their order, decoded by several threads."""
     reader = plan_reader(plan, plan.columns, where=plan.where, with_positions=False)
-    most = sys.maxsize if plan.is_collected else MAX_BUFFERED_BYTES
-    return read_ahead(
-        plan.store,
-        reader.sources(data_files(plan.files)),
-        files=plan.files,
-        max_buffered_bytes=most,
-    )
+    return read_ahead(plan.store, reader.sources(data_files(plan.files)), files=plan.files)
 
 
 def read_ahead(
@@ -56,7 +49,6 @@ def read_ahead(
     sources: Iterable[BatchSource],
     *,
     files: pa.Table | None = None,
-    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all sources in order, read concurrently; small batches are joined.
 
@@ -69,7 +61,7 @@ def read_ahead(
         prefetch_in_order(
             sources,
             threads=_thread_count(store),
-            max_buffered_bytes=max_buffered_bytes,
+            max_buffered_bytes=MAX_BUFFERED_BYTES,
         )
     )
 

@@ -28,7 +28,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.parquet import data_file_reader, opened_file, reader
 from dagster_delta.parquet.data_file_reader import DataFileReader
-from dagster_delta.parquet.opened_file import DataFile, data_files
+from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.ordered_prefetch import prefetch_in_order
 from dagster_delta.parquet.reader import SMALL_BATCH_ROWS, read_files
 from dagster_delta.protocol.actions import AddFile
@@ -593,24 +593,6 @@ def test_small_files_are_put_together_into_few_batches() -> None:
     files, config = many_files(store, 50, 3)
     batches = read_files(plan_of(store, files, config, ["n", "p"]))
     assert [each.num_rows for each in batches] == [150]
-
-
-def test_rows_that_the_caller_keeps_are_read_without_waiting_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = MemoryStore()
-    files, config = many_files(store, 20, SMALL_BATCH_ROWS)
-    opened, open_file = threading.Semaphore(0), DataFileReader.open
-
-    def counted(reader: DataFileReader, file: DataFile) -> opened_file.OpenedFile:
-        opened.release()
-        return open_file(reader, file)
-
-    monkeypatch.setattr(DataFileReader, "open", counted)
-    monkeypatch.setattr(reader, "MAX_BUFFERED_BYTES", 1)
-    batches = read_files(plan_of(store, files, config, ["n"], is_collected=True))
-    assert next(batches).num_rows == SMALL_BATCH_ROWS
-    assert all(opened.acquire(timeout=60) for _ in files)
 
 
 def test_a_reader_that_is_dropped_stops_its_workers() -> None:

@@ -251,17 +251,10 @@ class Scan(RowFrames):
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a data file.
             InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
         """
-        return self._batches(is_collected=False)
-
-    def to_arrow(self) -> pa.Table:
-        """The rows as a `pa.Table`. Raises as `to_batches` does."""
-        return self._batches(is_collected=True).read_all()
-
-    def _batches(self, *, is_collected: bool) -> pa.RecordBatchReader:
         if self.where is not None:
             self.where.check_embeddable()
         names = (*_EMBEDDED_FILE_COLUMNS, *(ROW_ID_COLUMNS if self.row_ids else ()))
-        rows = embedded_engine().read(self._plan(names, is_collected=is_collected))
+        rows = embedded_engine().read(self._plan(names))
         if not self.row_ids:
             return rows
         schema = to_arrow_schema(self.schema)
@@ -362,13 +355,11 @@ class Scan(RowFrames):
     def _predicates(self) -> tuple[Predicate, ...]:
         return self._planner.predicates_of(self.where)
 
-    def _plan(self, file_columns: Sequence[str], *, is_collected: bool = False) -> ReadPlan:
+    def _plan(self, file_columns: Sequence[str]) -> ReadPlan:
         found = self._planner.candidates(*self._predicates, columns=file_columns)
-        return self._read_plan(found.files, is_decided=found.is_decided, is_collected=is_collected)
+        return self._read_plan(found.files, is_decided=found.is_decided)
 
-    def _read_plan(
-        self, files: pa.Table, *, is_decided: bool, is_collected: bool = False
-    ) -> ReadPlan:
+    def _read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
         if self.row_ids:
             configuration = tracked_configuration(configuration)
@@ -381,7 +372,6 @@ class Scan(RowFrames):
             columns=columns,
             where=None if is_decided else self.where,
             verifies_pages=self.verify_checksums,
-            is_collected=is_collected,
         )
 
 
