@@ -164,7 +164,7 @@ class DataFileWriter:
 
     def finish(self) -> WriteResult:
         """Write what waits, close every file, and return an add action for each."""
-        self._split(shares_memory=True)
+        self._split()
         for partition in list(self._partitions.values()):
             if partition.waiting_rows:
                 self._flush(partition)
@@ -179,7 +179,7 @@ class DataFileWriter:
             written = tuple(untagged(file) for file in written)
         return WriteResult(written, self._num_rows, sum(file.size_bytes for file in written))
 
-    def _split(self, *, shares_memory: bool = False) -> None:
+    def _split(self) -> None:
         if not self._unsplit:
             return
         rows = pa.Table.from_batches(self._unsplit).combine_chunks()
@@ -192,7 +192,7 @@ class DataFileWriter:
         for batch in rows.to_batches():
             stored = pa.RecordBatch.from_arrays(batch.columns[:num_stored], schema=self._schema)
             values = dict(zip(self._partition_fields, batch.columns[num_stored:], strict=True))
-            for key, part in split_by_partition(stored, values, shares_memory=shares_memory):
+            for key, part in split_by_partition(stored, values):
                 self._wait_in_partition(key, part)
 
     def _wait_in_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
@@ -445,16 +445,11 @@ _MAX_CODE = 2**62
 
 
 def split_by_partition(
-    rows: pa.RecordBatch,
-    partition_values: Mapping[StructField, pa.Array],
-    *,
-    shares_memory: bool = False,
+    rows: pa.RecordBatch, partition_values: Mapping[StructField, pa.Array]
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition, in their own order, with all columns.
 
     `partition_values`: a value per row by partition column, in directory order.
-    `shares_memory`: whether each part may keep the rows of all parts in memory. That takes much
-    less time if the parts are small.
     """
     if not rows.num_rows:
         return
@@ -475,17 +470,12 @@ def split_by_partition(
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     starts = [0, *bounds.tolist()]
     positions = index_of(order)
-    ordered = pc.take(rows, positions) if shares_memory else None
     for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
         row = order[start]
         key = tuple(values[row_codes[row]] for row_codes, values in encoded)
-        length = stop - start
-        if ordered is None:
-            # Taking each group separately releases the batch: a small waiting partition must not
-            # keep all the others in memory.
-            yield key, pc.take(rows, positions.slice(start, length))
-        else:
-            yield key, ordered.slice(start, length)
+        # Taking each group separately releases the batch: a small waiting partition must not keep
+        # all the others in memory.
+        yield key, pc.take(rows, positions.slice(start, stop - start))
 
 
 def _encode(column: pa.Array, field: StructField) -> tuple[NDArray[np.int64], list[str | None]]:
