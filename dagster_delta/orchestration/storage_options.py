@@ -127,6 +127,7 @@ class AzureStorageOptions(CloudStorageOptions):
     account_name: str | None = Field(default=None, description="Storage account.")
     account_key: str | None = _secret("Master key of the account.")
     sas_key: str | None = _secret("Shared access signature.")
+    connection_string: str | None = _secret("Connection string of the account.")
     client_id: str | None = Field(default=None, description="Client id of a service principal.")
     client_secret: str | None = _secret("Client secret of a service principal.")
     tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")

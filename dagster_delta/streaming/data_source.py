@@ -179,7 +179,7 @@ def register_delta_log(spark: SparkSession) -> None:
 def _hide_storage_options(spark: SparkSession) -> None:
     """Make Spark hide the storage options of views in its plans, its UI and its event logs.
 
-    By default it hides `secret` and `token`, but not `account_key` or `sas_key`.
+    By default it hides `secret` and `token`, but not `account_key` or `connection_string`.
     """
     known = spark.conf.get(_REDACTED_OPTIONS, _SPARK_DEFAULT) or _SPARK_DEFAULT
     if _STORAGE_OPTIONS not in known:

@@ -258,7 +258,9 @@ def test_definitions_show_none() -> None:
         resources={
             "io_manager": DeltaIOManager(
                 root_uri="az://container/lake",
-                storage_options=AzureStorageOptions(account_key=secret_key, sas_key=secret_key),
+                storage_options=AzureStorageOptions(
+                    account_key=secret_key, sas_key=secret_key, connection_string=secret_key
+                ),
             ),
             "gcs": DeltaTableResource(
                 uri="gs://b/t", storage_options=GcsStorageOptions(service_account_key=secret_key)

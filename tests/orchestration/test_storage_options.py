@@ -29,7 +29,9 @@ WITH_SECRETS = [
     ),
     S3StorageOptions(token=SECRET, extra={"ca_bundle": SECRET}),
     GcsStorageOptions(service_account_key=json.dumps({"key": SECRET})),
-    AzureStorageOptions(account_key=SECRET, sas_key=SECRET, client_secret=SECRET),
+    AzureStorageOptions(
+        account_key=SECRET, sas_key=SECRET, connection_string=SECRET, client_secret=SECRET
+    ),
     FsspecStorageOptions(extra={"password": SECRET}),
 ]
 
@@ -142,6 +144,7 @@ def test_every_option_of_a_cloud_is_understood_by_its_store():
     }
     without_effect = {"extra", "provider", "project", "conditional_put"}
     values = {"credential_provider": "os:getcwd", "service_account_key": "{}"}
+    values["connection_string"] = "AccountName=a;AccountKey=b"
     for kind, (parse, others) in parsers.items():
         for name, field in kind.model_fields.items():
             if name in without_effect or "key_id" in name or "access_key" in name:

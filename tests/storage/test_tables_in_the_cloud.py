@@ -104,8 +104,10 @@ def test_every_way_to_name_the_key_reaches_the_account(
     azure_container: str, azure_options: dict[str, str]
 ) -> None:
     endpoint, account = azure_options["endpoint"], "devstoreaccount1"
+    connection = f"AccountName={account};AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
     place = {"account_name": account, "endpoint": endpoint}
     ways: list[dict[str, Any]] = [
+        {"connection_string": connection},
         {f"AZURE_STORAGE_{name.upper()}": value for name, value in azure_options.items()},
         {**place, "credential_provider": _vend_key},
         {**place, "credential_provider": f"{__name__}:_vend_key"},

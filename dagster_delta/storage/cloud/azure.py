@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment, open_bucket
 from dagster_delta.storage.cloud.options import CloudOptions, parse_options
 
@@ -30,7 +31,8 @@ _KINDS = {
     "msi_resource_id": "managed_identity",
 }
 _OTHERS = (
-    *("account_name", "client_id", "tenant_id", "object_id", "endpoint", "authority_host"),
+    *("account_name", "connection_string", "client_id", "tenant_id", "object_id"),
+    *("endpoint", "authority_host"),
     *("use_fabric_endpoint", "skip_signature", "conditional_put", "credential_provider"),
 )
 _NAMES = {
@@ -44,10 +46,20 @@ _NAMES = {
 _PREFIXES = ("azure_storage_", "azure_")
 _PROVIDED = {"account_key": "access_key", "sas_token": "sas_token", "token": "token"}
 
+# Option of a connection string → storage option.
+_CONNECTION = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "sharedaccesssignature": "sas_key",
+    "blobendpoint": "endpoint",
+}
+
 
 def parse_azure(options: Mapping[str, object]) -> CloudOptions:
-    """The storage options of a user."""
-    return parse_options(options, _NAMES, _PREFIXES)
+    """The options, and those of the connection string, which give way to them."""
+    found = parse_options(options, _NAMES, _PREFIXES)
+    text = found.pop("connection_string", None)
+    return found if text is None else CloudOptions({**_of_connection(text), **found})
 
 
 def connect_azure(options: CloudOptions, bucket: Bucket) -> CloudClient:
@@ -75,6 +87,20 @@ def _kind_of(options: CloudOptions) -> str | None:
     if options.get("skip_signature"):
         return None
     return next((kind for name, kind in _KINDS.items() if options.get(name)), None)
+
+
+def _of_connection(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.strip().strip(";").split(";")]
+    values = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    found = {_CONNECTION[name]: value for name, value in values.items() if name in _CONNECTION}
+    if not found.keys() & {"account_key", "sas_key"}:
+        raise InvalidArgument(
+            "The connection string of Azure has neither AccountKey nor SharedAccessSignature"
+        )
+    suffix = values.get("endpointsuffix", "core.windows.net")
+    if "endpoint" not in found and suffix != "core.windows.net" and "account_name" in found:
+        found["endpoint"] = f"https://{found['account_name']}.blob.{suffix}"
+    return found
 
 
 def _account_of(host: str | None) -> dict[str, str | bool]:
