@@ -22,7 +22,7 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.sql.typed import Typed
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class LogPlanner(Protocol):
     def can_plan(self, logged: LoggedFiles) -> bool:
         """Whether it can read this log."""
 
-    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
-        """The live files that may have a row that satisfies a predicate, and maybe some more.
+    def find_files(self, logged: LoggedFiles, condition: Typed) -> pa.Table | None:
+        """The live files that may have a row that satisfies a condition, and maybe some more.
 
         Returns:
             A `pa.Table` of LIVE_FILE_SCHEMA; None if they are too many for this process.

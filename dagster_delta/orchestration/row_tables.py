@@ -16,7 +16,8 @@ from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord,
 
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.skipping import leaves_with_statistics, partition_column
+from dagster_delta.protocol.statistics.bounds import partition_column
+from dagster_delta.protocol.statistics.statistics import leaves_with_statistics
 from dagster_delta.protocol.values.arrow_values import python_rows, python_value
 from dagster_delta.table.read.snapshot import Snapshot
 

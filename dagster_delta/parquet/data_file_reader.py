@@ -42,7 +42,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.statistics.bounds import ColumnBounds
-from dagster_delta.protocol.statistics.predicates import Predicate, may_match, referenced_columns
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     column_of,
@@ -56,10 +55,12 @@ from dagster_delta.protocol.values.arrow_schema import (
 )
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of
 from dagster_delta.protocol.values.partition_values import parse_partition_column
+from dagster_delta.sql.skipping import bounded_columns, possible_outcomes
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.sql.typed import Typed
 
 FILE_ORDINAL = "\0file ordinal"
 """The int32 column with the index of the row's file among the files that are read together."""
@@ -106,7 +107,10 @@ class DataFileReader:
         self._split_file_bytes = min(SPLIT_FILE_BYTES, whole)
         self._configuration = configuration
         self._where = where
-        self._predicate = None if where is None else where.to_predicate()
+        self._bounded: frozenset[tuple[str, ...]] = (
+            frozenset() if where is None else bounded_columns(where.typed)
+        )
+        """The columns by whose bounds row groups are skipped."""
         self._vectors = DeletionVectorLoader(store, expected_vectors)
         referenced = {path[0] for path in where.references} if where is not None else set(columns)
         schema = configuration.schema
@@ -202,10 +206,11 @@ class DataFileReader:
         return pa.BufferReader(data) if len(data) <= _WHOLE_FILE_BYTES else None
 
     def _row_groups(self, opened: OpenedFile) -> list[int]:
-        if self._predicate is None:
+        if self._where is None:
             return list(range(opened.footer.num_row_groups))
         with self.naming(opened.file):
-            return _matching_row_groups(self._predicate, opened, self._configuration)
+            condition = self._where.typed
+            return _matching_row_groups(condition, self._bounded, opened, self._configuration)
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of one row group of a file opened by a reader of the same table version."""
@@ -438,7 +443,10 @@ _EXACT = Context(prec=40)
 
 
 def _matching_row_groups(
-    predicate: Predicate, opened: OpenedFile, configuration: TableConfiguration
+    condition: Typed,
+    bounded: Iterable[tuple[str, ...]],
+    opened: OpenedFile,
+    configuration: TableConfiguration,
 ) -> list[int]:
     """Indexes of the row groups that may hold a matching row, in order."""
     count = opened.footer.num_row_groups
@@ -449,7 +457,7 @@ def _matching_row_groups(
     has_legacy_times = LegacyCalendar.of(opened.arrow_schema.metadata) is not None
     padded = char_paths(schema)
     bounds = {}
-    for path in referenced_columns(predicate):
+    for path in bounded:
         located = locate_leaf(opened.arrow_schema, schema, path, mode)
         if located is None or path in padded:
             continue
@@ -460,7 +468,7 @@ def _matching_row_groups(
         known = _bounds(opened.statistics, index, file_type, data_type)
         if known is not None:
             bounds[path] = known
-    matches = may_match(predicate, bounds, count).to_pylist()
+    matches = possible_outcomes(condition, bounds, count).true.to_pylist()
     return [index for index, may in enumerate(matches) if may]
 
 

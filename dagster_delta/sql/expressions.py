@@ -1,7 +1,7 @@
 """Spark SQL expressions over the columns of a table: parsed once, used by every engine.
 
-One text has three uses: file skipping by bounds (`to_predicate`), exact evaluation of the typed
-tree over Arrow, and Spark, which gets the text unchanged.
+One text has three uses: file skipping by bounds and exact evaluation over Arrow, both of the typed
+tree, and Spark, which gets the text unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pyarrow as pa
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
-from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.sql.evaluator import Evaluator, as_type
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.typed import Column, Refused, Typed, walk
@@ -82,14 +81,6 @@ class SqlExpression:
     def references(self) -> frozenset[tuple[str, ...]]:
         """Logical paths of the columns it reads."""
         return frozenset(node.path for node in walk(self.typed) if isinstance(node, Column))
-
-    def to_predicate(self) -> Predicate:
-        """The predicate on column bounds, for skipping files; parts without an answer are
-        `Unknown`.
-        """
-        from dagster_delta.sql.skipping import to_predicate
-
-        return to_predicate(self.typed)
 
     def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         """The value of each row, as one `pa.Array` of the Arrow type of its `data_type`.

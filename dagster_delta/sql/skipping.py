@@ -1,88 +1,339 @@
-"""Converts typed expressions to the predicates that skip files.
+"""Which files a condition has to read: by partition values first, then by statistics of the others.
+
+A condition is evaluated against what is known of its columns in each file, for all files at once. A
+file is skipped only if no row in it can satisfy the condition.
 
 Conditions on partition columns alone, such as `upper(country) = 'DE'`, are computed once for each
 file instead of its rows, and parts without columns, such as `upper('de')`, once for all.
 
-A filter on a column is also one on the partition columns that are generated from it. The derived
-filter follows from the original for every possible row, so it skips files but never matching rows.
-A writer computes dates and hours in the time zone of its session, which is unknown later; so bounds
-on timestamps are widened by the largest possible offset.
-
-Spec: Generated Columns; Partition Value Serialization.
+Spec: Partition Value Serialization; Per-file Statistics.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
-from itertools import groupby
-from typing import Any, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError
-from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructField
-from dagster_delta.protocol.statistics.predicates import (
-    And,
-    Comparison,
-    Computed,
-    Constant,
-    In,
-    IsNull,
-    IsTrue,
-    Not,
-    Operator,
-    Or,
-    Predicate,
-    Unknown,
-    starts_with,
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.statistics.bounds import (
+    ColumnBounds,
+    Possible,
+    bounds_of_partition_values,
+    bounds_of_statistics,
+    next_prefix,
+    partition_column,
 )
-from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, leaves_with_statistics
+from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.sql.evaluator import Evaluator
 from dagster_delta.sql.functions.patterns import like_pieces
-from dagster_delta.sql.time_zone import UTC
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
-from dagster_delta.sql.types import BOOLEAN, DATE, INTEGER, STRING, TIMESTAMP
+from dagster_delta.sql.typed import UNKNOWN, Call, Cast, Column, Literal, Refused, Typed, walk
+from dagster_delta.sql.types import BOOLEAN, STRING
+
+Path: TypeAlias = tuple[str, ...]
+LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
+"""Returns the statistics table of all files for some columns, one row per file in order."""
 
 
-def to_predicate(expression: Typed, *, partition_columns: Collection[str] = ()) -> Predicate:
-    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
+class SkippedFiles(msgspec.Struct, frozen=True):
+    """The result of a condition for many files."""
 
-    `partition_columns`: names of columns of which each file has one value.
+    may_match: pa.BooleanArray
+    """One value per file: true if a row may satisfy the condition."""
+    only_matches: pa.BooleanArray
+    """One value per file: true if every row certainly satisfies the condition."""
+    is_decided: bool
+    """Whether partition values alone satisfy the condition in every file that may match, so that
+    its rows need no filter."""
+
+    def filter(self, kept: pa.BooleanArray) -> SkippedFiles:
+        """The result for the files that are kept."""
+        may_match, only_matches = (
+            pc.filter(mask, kept) for mask in (self.may_match, self.only_matches)
+        )
+        return SkippedFiles(may_match, only_matches, self.is_decided)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[SkippedFiles]) -> SkippedFiles:
+        """The combined result for the files of several parts, in order."""
+        return cls(
+            pa.chunked_array([part.may_match for part in parts], pa.bool_()).combine_chunks(),
+            pa.chunked_array([part.only_matches for part in parts], pa.bool_()).combine_chunks(),
+            is_decided=all(part.is_decided for part in parts),
+        )
+
+
+def skip_files(
+    condition: Typed,
+    configuration: TableConfiguration,
+    partition_values: pa.ChunkedArray | pa.MapArray,
+    load_statistics: LoadStatistics,
+) -> SkippedFiles:
+    """Which of many files may hold a row that satisfies a condition.
+
+    The condition is over logical paths; partition values are by physical names. `load_statistics`
+    is called at most once, and only if data columns can rule out more files.
+    """
+    read: set[Path] = {node.path for node in walk(condition) if isinstance(node, Column)}
+    partitions = {
+        name: partition_column(name, configuration, partition_values)
+        for name in configuration.partition_columns
+        if (name,) in read
+    }
+    bounds: dict[Path, ColumnBounds] = {
+        (name,): bounds_of_partition_values(values, configuration.schema.field(name).data_type)
+        for name, values in partitions.items()
+    }
+    evaluation = _Evaluation(bounds, len(partition_values), partitions)
+    outcomes = evaluation.outcomes(condition)
+    undecided = pc.and_(outcomes.true, pc.invert(outcomes.only_true))
+    if not pc.any(undecided).as_py():
+        return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=True)
+    columns = leaves_with_statistics(evaluation.asked, configuration)
+    if columns:
+        statistics = load_statistics(list(columns.values()))
+        for index, (path, column) in enumerate(columns.items()):
+            bounds[path] = bounds_of_statistics(statistics, index, column.data_type)
+        outcomes = evaluation.outcomes(condition)
+    return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=False)
+
+
+def skipping_columns(
+    condition: Typed, configuration: TableConfiguration
+) -> dict[Path, StatisticsColumn]:
+    """The leaves that a condition is evaluated on and that may have statistics, by logical path."""
+    return leaves_with_statistics(bounded_columns(condition), configuration)
+
+
+def bounded_columns(condition: Typed) -> frozenset[Path]:
+    """Paths of the columns whose bounds say something about a condition."""
+    evaluation = _Evaluation({}, 0)
+    evaluation.outcomes(condition)
+    return frozenset(evaluation.asked)
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """Per file, the possible results of a condition in its rows.
+
+    Each is a pyarrow BooleanArray without nulls. False means that the result is impossible.
     """
 
-    def convert(node: Typed) -> Predicate:
-        return to_predicate(node, partition_columns=partition_columns)
+    true: pa.BooleanArray
+    false: pa.BooleanArray
+    null: pa.BooleanArray
 
-    match expression:
-        case Literal(bool() | None as value):
-            return Constant(value)
-        case Call("and", arguments):
-            return And(tuple(map(convert, arguments)))
-        case Call("or", arguments):
-            return Or(tuple(map(convert, arguments)))
-        case Call("not", (child,)):
-            return Not(convert(child))
-        case Call("<=>" | "coalesce" as name, (child, Literal(bool() as value))) if (
-            child.data_type == BOOLEAN
-        ):
-            # `p <=> TRUE` and `coalesce(p, FALSE)` read null as false, the other two as true.
-            if (name == "<=>") == value:
-                return IsTrue(convert(child))
-            negated = IsTrue(Not(convert(child)))
-            return negated if name == "<=>" else Not(negated)
-        case Call("<=>", (operand, Literal(value) as constant)) if value is not None:
-            return IsTrue(convert(Call("=", (operand, constant), BOOLEAN)))
-    found = _leaf(expression) or _computed_filter(expression, partition_columns)
-    return found or Unknown(operands=_operands(expression))
+    @property
+    def only_true(self) -> pa.BooleanArray:
+        """Files in which every row satisfies the condition: pa.BooleanArray."""
+        return pc.invert(pc.or_(self.false, self.null))
+
+    @property
+    def negated(self) -> Outcomes:
+        """Those of NOT."""
+        return Outcomes(self.false, self.true, self.null)
 
 
-def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
+def possible_outcomes(
+    condition: Typed, bounds: Mapping[Path, ColumnBounds], count: int
+) -> Outcomes:
+    """The results that a condition may have in each of `count` files.
+
+    Bounds are by column path as the condition spells it, `count` rows each. A column without an
+    entry is unknown, and files that cannot be compared are kept.
+    """
+    return _Evaluation(bounds, count).outcomes(condition)
+
+
+class _Evaluation:
+    def __init__(
+        self,
+        bounds: Mapping[Path, ColumnBounds],
+        count: int,
+        partitions: Mapping[str, pa.Array] | None = None,
+    ) -> None:
+        self.asked: set[Path] = set()
+        """The columns whose bounds were needed."""
+        self._bounds = bounds
+        self._partitions = partitions or {}
+        """The value of each file in partition columns, by logical name."""
+        self._computed: dict[int, tuple[Typed, Outcomes | None]] = {}
+        self._yes = every(True, count)
+        self._no = every(False, count)
+
+    def outcomes(self, node: Typed) -> Outcomes:
+        match node:
+            case Literal(bool() | None as value):
+                return self._constant(value)
+            case Call("and", operands):
+                return self._conjunction(map(self.outcomes, operands))
+            case Call("or", operands):
+                return self._disjunction(map(self.outcomes, operands))
+            case Call("not", (child,)):
+                return self.outcomes(child).negated
+            case Call("coalesce", (child, Literal(bool() as value))):
+                return self._filled(self.outcomes(child), value)
+            case Call("<=>", (child, Literal(bool() as value))):
+                inner = self.outcomes(child)
+                return self._filled(inner if value else inner.negated, value=False)
+            case Call("<=>", (operand, Literal(value) as constant)) if value is not None:
+                equal = Call("=", (operand, constant), BOOLEAN)
+                return self._filled(self.outcomes(equal), value=False)
+            case Call("startswith" | "like") if (limits := prefix_limits(node)) is not None:
+                return self.outcomes(limits)
+        return self._leaf(node) or self._of_partitions(node) or self._unknown(_operands(node))
+
+    def _leaf(self, node: Typed) -> Outcomes | None:
+        match node:
+            case Column(path, data_type) if data_type == BOOLEAN:
+                return self._compared(path, "=", (True,), BOOLEAN)
+            case Call("is null", (operand,)) | Call("<=>", (operand, Literal(None))):
+                # A cast gives null only for a null operand.
+                found = _path(operand)
+                return None if found is None else self._null_test(found)
+            case Call("in", (operand, *values)):
+                return self._membership(operand, values)
+            case Call("=" | "<" | "<=" | ">" | ">=" as operator, (operand, other)):
+                if is_null_literal(operand) or is_null_literal(other):
+                    return self._constant(None)
+                found, compared = _path(operand), operand.data_type
+                if found is not None and compared is not None and isinstance(other, Literal):
+                    return self._compared(found, operator, (other.value,), compared)
+        return None
+
+    def _constant(self, value: bool | None) -> Outcomes:
+        return Outcomes(
+            self._yes if value is True else self._no,
+            self._yes if value is False else self._no,
+            self._yes if value is None else self._no,
+        )
+
+    def _unknown(self, operands: Iterable[Path]) -> Outcomes:
+        """A part that bounds cannot decide; it is null where one of some columns is."""
+        possible = self._yes
+        for path in operands:
+            if (known := self._bounds_of(path)) is not None:
+                possible = pc.and_(possible, known.may_hold_value)
+        return Outcomes(possible, possible, self._yes)
+
+    def _filled(self, inner: Outcomes, value: bool) -> Outcomes:
+        """With null read as true or as false."""
+        if value:
+            return self._filled(inner.negated, value=False).negated
+        return Outcomes(inner.true, pc.or_(inner.false, inner.null), self._no)
+
+    def _conjunction(self, parts: Iterable[Outcomes]) -> Outcomes:
+        result = self._constant(value=True)
+        for right in parts:
+            null = pc.or_(
+                pc.and_(result.null, pc.or_(right.true, right.null)),
+                pc.and_(right.null, result.true),
+            )
+            result = Outcomes(
+                pc.and_(result.true, right.true), pc.or_(result.false, right.false), null
+            )
+        return result
+
+    def _disjunction(self, parts: Iterable[Outcomes]) -> Outcomes:
+        # De Morgan holds in three-valued logic.
+        return self._conjunction(part.negated for part in parts).negated
+
+    def _membership(self, operand: Typed, values: Sequence[Typed]) -> Outcomes | None:
+        path, data_type = _path(operand), operand.data_type
+        constants = [value.value for value in values if isinstance(value, Literal)]
+        if path is None or data_type is None or len(constants) < len(values):
+            return None
+        known = tuple(constant for constant in constants if constant is not None)
+        listed = self._compared(path, "in", known, data_type)
+        if len(known) == len(constants):
+            return listed
+        return self._disjunction((listed, self._constant(None)))
+
+    def _null_test(self, path: Path) -> Outcomes:
+        known = self._bounds_of(path)
+        if known is None:
+            return Outcomes(self._yes, self._yes, self._no)
+        return Outcomes(known.may_hold_null, known.may_hold_value, self._no)
+
+    def _compared(
+        self, path: Path, operator: str, values: Sequence[object], data_type: DataType
+    ) -> Outcomes:
+        known = self._bounds_of(path)
+        if known is None:
+            return Outcomes(self._yes, self._yes, self._yes)
+        return self._of_values(known, operator, values, data_type)
+
+    def _of_values(
+        self, known: ColumnBounds, operator: str, values: Sequence[object], data_type: DataType
+    ) -> Outcomes:
+        true, false = _possible(known, operator, values, data_type) or (self._yes, self._yes)
+        return Outcomes(
+            pc.and_(true, known.may_hold_value),
+            pc.and_(false, known.may_hold_value),
+            known.may_hold_null,
+        )
+
+    def _of_partitions(self, condition: Typed) -> Outcomes | None:
+        """The result of a condition on partition columns alone; None for any other condition."""
+        known = self._computed.get(id(condition))
+        if known is None:
+            known = self._computed[id(condition)] = condition, self._compute(condition)
+        return known[1]
+
+    def _compute(self, condition: Typed) -> Outcomes | None:
+        nodes = list(walk(condition))
+        paths = {node.path for node in nodes if isinstance(node, Column)}
+        if condition.data_type != BOOLEAN or not paths:
+            return None
+        if any(isinstance(node, Refused) for node in nodes):
+            return None
+        if not paths.issubset((name,) for name in self._partitions):
+            return None
+        rows = pa.Table.from_arrays(list(self._partitions.values()), names=list(self._partitions))
+        try:
+            values = Evaluator(condition).of_batch(rows)
+        except DeltaError:
+            # It may fail on a partition whose rows another part of the filter leaves out.
+            return None
+        return self._of_values(bounds_of_partition_values(values, BOOLEAN), "=", (True,), BOOLEAN)
+
+    def _bounds_of(self, path: Path) -> ColumnBounds | None:
+        self.asked.add(path)
+        return self._bounds.get(path)
+
+
+def _possible(
+    known: ColumnBounds, operator: str, values: Sequence[object], data_type: DataType
+) -> Possible | None:
+    """Where values that are not null may satisfy it, and where they may not; None if unknown."""
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
+        return None
+    if operator in ("=", "in"):
+        return known.membership(values, data_type)
+    below = known.below(values[0], data_type, or_equal=operator in ("<=", ">"))
+    return below if below is None or operator in ("<", "<=") else below[::-1]
+
+
+def is_null_literal(operand: Typed) -> bool:
+    """Whether an operand is NULL."""
+    return isinstance(operand, Literal) and operand.value is None
+
+
+def _path(operand: Typed) -> Path | None:
+    match operand:
+        case Column(path) | Cast(Column(path)):
+            return path
+    return None
+
+
+def _operands(expression: Typed) -> tuple[Path, ...]:
     """Columns for whose nulls the expression is null."""
     match expression:
         case Column(path):
@@ -98,52 +349,29 @@ def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
     return ()
 
 
-def _leaf(expression: Typed) -> Predicate | None:
-    match expression:
-        case Column(path, data_type) if data_type == BOOLEAN:
-            return Comparison(path, "=", value=True, data_type=BOOLEAN)
-        case Call("is null", (operand,)) | Call("<=>", (operand, Literal(None))):
-            # A cast gives null only for a null operand.
-            found = _path(operand)
-            return None if found is None else IsNull(found)
-        case Call("in", (operand, *values)):
-            return _membership(operand, values)
-        case Call("startswith", (Column(path), Literal(str() as prefix))):
-            return starts_with(path, prefix)
-        case Call("like", (Column(path), Literal(str() as pattern))) if pattern:
+def prefix_limits(test: Typed) -> Typed | None:
+    """What follows for a column from the beginning of a text or pattern, and what does not follow;
+    None if nothing is known.
+    """
+    match test:
+        case Call("startswith", (Column() as column, Literal(str() as prefix))):
+            return starts_with(column, prefix)
+        case Call("like", (Column() as column, Literal(str() as pattern))) if pattern:
             start = like_pieces(pattern)[0]
-            if not isinstance(start, str):
-                return None
-            return And((starts_with(path, start), Unknown()))
-        case Call("=" | "<" | "<=" | ">" | ">=" as operator, (left, right)):
-            return _comparison(operator, left, right)
+            if isinstance(start, str):
+                return Call("and", (starts_with(column, start), UNKNOWN), BOOLEAN)
     return None
 
 
-def _path(operand: Typed) -> tuple[str, ...] | None:
-    match operand:
-        case Column(path) | Cast(Column(path)):
-            return path
-    return None
+def starts_with(column: Column, prefix: str) -> Typed:
+    """`column` begins with `prefix`, as a range of texts."""
+    lower, following = Call(">=", (column, Literal(prefix, STRING)), BOOLEAN), next_prefix(prefix)
+    if following is None:
+        return lower
+    return Call("and", (lower, Call("<", (column, Literal(following, STRING)), BOOLEAN)), BOOLEAN)
 
 
-def _comparison(operator: Operator, operand: Typed, other: Typed) -> Predicate | None:
-    path, data_type = _path(operand), operand.data_type
-    if any(isinstance(side, Literal) and side.value is None for side in (operand, other)):
-        return Constant(None)
-    if path is None or data_type is None or not isinstance(other, Literal):
-        return None
-    return Comparison(path, operator, other.value, data_type)
-
-
-def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
-    path, data_type = _path(operand), operand.data_type
-    constants = [value.value for value in values if isinstance(value, Literal)]
-    if path is None or data_type is None or len(constants) < len(values):
-        return None
-    known = tuple(constant for constant in constants if constant is not None)
-    listed = In(path, known, data_type)
-    return listed if len(known) == len(constants) else Or((listed, Constant(None)))
+_CONNECTIVES = ("and", "or", "not")
 
 
 def with_constants(expression: Typed) -> Typed:
@@ -155,7 +383,8 @@ def with_constants(expression: Typed) -> Typed:
     """
     if not isinstance(expression, Call | Cast):
         return expression
-    if not any(isinstance(node, Column | Refused) for node in walk(expression)):
+    is_constant = not any(isinstance(node, Column | Refused) for node in walk(expression))
+    if is_constant and not (isinstance(expression, Call) and expression.name in _CONNECTIVES):
         return _computed(expression)
     if isinstance(expression, Cast):
         return replace(expression, child=with_constants(expression.child))
@@ -173,248 +402,3 @@ def _computed(expression: Call | Cast) -> Typed:
         # It may be in a part of the filter that is not evaluated; dates of Python end in 9999.
         return expression
     return Literal(value, data_type, is_written=False)
-
-
-def _computed_filter(condition: Typed, partition_columns: Collection[str]) -> Computed | None:
-    """The predicate of a condition on partition columns alone; None for any other condition."""
-    nodes = list(walk(condition))
-    paths = [node.path for node in nodes if isinstance(node, Column)]
-    if condition.data_type != BOOLEAN or not paths:
-        return None
-    if any(isinstance(node, Refused) for node in nodes):
-        return None
-    if any(len(path) > 1 or path[0] not in partition_columns for path in paths):
-        return None
-    return Computed(frozenset(path[0] for path in paths), partial(_values, condition))
-
-
-def _values(condition: Typed, partitions: pa.Table) -> pa.BooleanArray | None:
-    try:
-        return Evaluator(condition).of_batch(partitions)
-    except DeltaError:
-        # It may fail on a partition whose rows another part of the filter leaves out.
-        return None
-
-
-_WIDEST_OFFSET = dt.timedelta(hours=18)
-"""Spark accepts no time zone farther from UTC."""
-_MAX_LISTED = 100
-"""Members of an IN that are examined one by one."""
-
-_TIMES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
-_UNITS = ("yyyy", "MM", "dd", "HH", "mm", "ss")
-_PARTS = ("year", "month", "dayofmonth", "hour")
-
-Path: TypeAlias = tuple[str, ...]
-_Value: TypeAlias = Any
-"""A value of any atomic type, in Python."""
-
-Bound: TypeAlias = Callable[[_Value], Predicate]
-"""Derives bounds of the generated columns from a bound of the base column."""
-
-
-class _Derivation(msgspec.Struct, frozen=True):
-    base: Column
-    generated: tuple[Path, ...]
-    at_least: Bound
-    at_most: Bound
-    is_prefix: bool = False
-    """Whether the generated column is the beginning of a text, or all of it."""
-
-    def of(self, operator: str, value: _Value) -> Predicate:
-        parts: list[Predicate] = []
-        if operator in ("=", ">", ">="):
-            parts.append(self.at_least(_loosened(value, self.base.data_type, -1)))
-        if operator in ("=", "<", "<="):
-            parts.append(self.at_most(_loosened(value, self.base.data_type, 1)))
-        if operator == "<" and self.is_prefix:
-            parts.append(Comparison(self.generated[0], "<", value, STRING))
-        # Empty text is null as a partition value.
-        return Or((And(tuple(parts)), *(IsNull(path) for path in self.generated)))
-
-
-def _loosened(value: _Value, data_type: DataType, direction: int) -> _Value:
-    return value + direction * _WIDEST_OFFSET if data_type == TIMESTAMP else value
-
-
-def with_generated_filters(predicate: Predicate, configuration: TableConfiguration) -> Predicate:
-    """The predicate, with the derived filter on generated partition columns at each comparison.
-
-    It is true, false and null for the same rows as before.
-
-    Raises:
-        Nothing: an expression of another form derives nothing.
-    """
-    fields = [field for field in configuration.partition_schema if GENERATION_KEY in field.metadata]
-    if not fields or not configuration.supports("generatedColumns"):
-        return predicate
-    derivations = tuple(_derivations(fields, configuration))
-    return _extended(predicate, derivations) if derivations else predicate
-
-
-def _extended(predicate: Predicate, derivations: tuple[_Derivation, ...]) -> Predicate:
-    match predicate:
-        case And(children):
-            return And(tuple(_extended(child, derivations) for child in children))
-        case Or(children):
-            return Or(tuple(_extended(child, derivations) for child in children))
-        case Not(child):
-            return Not(_extended(child, derivations))
-        case IsTrue(child):
-            return IsTrue(_extended(child, derivations))
-        case Comparison(column, data_type=data_type) | In(column, data_type=data_type):
-            using = [
-                derivation
-                for derivation in derivations
-                if (derivation.base.path, derivation.base.data_type) == (column, data_type)
-            ]
-        case _:
-            return predicate
-    derived = [
-        found for derivation in using if (found := _derive(predicate, derivation)) is not None
-    ]
-    return And((predicate, *derived)) if derived else predicate
-
-
-def _derive(predicate: Predicate, derivation: _Derivation) -> Predicate | None:
-    try:
-        match predicate:
-            case Comparison(operator=operator, value=value):
-                return derivation.of(operator, value)
-            case In(values=values) if len(values) <= _MAX_LISTED:
-                return Or(tuple(derivation.of("=", listed) for listed in values))
-    except (DeltaError, OverflowError, ValueError, TypeError):
-        # Bounds beyond what can be computed here derive nothing.
-        pass
-    return None
-
-
-def _derivations(
-    fields: list[StructField], configuration: TableConfiguration
-) -> Iterator[_Derivation]:
-    from dagster_delta.sql.typed_tree import typed_tree
-
-    parts: dict[Column, dict[str, Path]] = {}
-    for field in fields:
-        try:
-            typed = typed_tree(str(field.metadata[GENERATION_KEY]), configuration.schema, UTC)
-        except DeltaError:
-            continue
-        match typed:
-            case Call("year" | "month" | "dayofmonth" | "hour" as part, (operand,)):
-                base = _time_column(operand)
-                if base is not None and field.data_type == INTEGER:
-                    parts.setdefault(base, {})[part] = (field.name,)
-            case _:
-                base = _monotonic_in(typed)
-                # Constants are padded to the length of CHAR(n), but values are generated before
-                # padding.
-                is_as_written = base is not None and base.char_length is None
-                if base is not None and is_as_written and typed.data_type == field.data_type:
-                    yield _by_expression(base, (field.name,), typed)
-    for base, found in parts.items():
-        # A month without its year, or a day without its month, gives no bound.
-        known = [found[part] for part in _PARTS if part in found]
-        if list(found) and known == [found.get(part) for part in _PARTS[: len(known)]]:
-            yield _by_parts(base, found)
-        elif "year" in found:
-            yield _by_parts(base, {"year": found["year"]})
-
-
-def _time_column(operand: Typed) -> Column | None:
-    match operand:
-        case Column(data_type=data_type) if data_type in _TIMES:
-            return operand
-        case Cast(Column(data_type=data_type) as column, target) if (
-            data_type in _TIMES and target in _TIMES
-        ):
-            return column
-    return None
-
-
-def _monotonic_in(typed: Typed) -> Column | None:
-    """The column in which an expression never decreases; None if none is known."""
-    match typed:
-        case Cast(_, data_type) if data_type == DATE:
-            return _time_column(typed)
-        case Column(data_type=data_type) if data_type in (*_TIMES, STRING, INTEGER):
-            return typed
-        case Call("trunc" | "date_trunc", (Literal(), operand)):
-            return _time_column(operand)
-        case Call("date_format", (operand, Literal(str() as pattern))):
-            return _time_column(operand) if _falls_never(pattern) else None
-        case Call("substring", (Column(data_type=data_type) as column, Literal(1), *_)) if (
-            data_type == STRING
-        ):
-            return column
-    return None
-
-
-def _falls_never(pattern: str) -> bool:
-    """Whether texts of the pattern sort as their times: larger units come first."""
-    units = ("".join(group) for _, group in groupby(pattern))
-    letters = tuple(unit for unit in units if unit[0].isalpha())
-    return letters != () and letters == _UNITS[: len(letters)]
-
-
-def _by_expression(base: Column, path: Path, expression: Typed) -> _Derivation:
-    data_type = expression.data_type
-    assert data_type is not None  # noqa: S101  what has a known form has a type
-    is_text_of_time = data_type == STRING and base.data_type != STRING
-
-    def computed(value: _Value) -> _Value:
-        if isinstance(expression, Cast) and isinstance(value, dt.datetime):
-            return value.date()
-        values = pa.array([value], to_arrow_type(base.data_type))
-        for name in reversed(base.path[1:]):
-            values = pa.StructArray.from_arrays([values], names=[name])
-        return Evaluator(expression).of_batch(pa.table({base.path[0]: values}))[0].as_py()
-
-    def at_least(value: _Value) -> Predicate:
-        # Where a local day begins is an instant that depends on the time zone as well.
-        bound = Comparison(path, ">=", _loosened(computed(value), data_type, -1), data_type)
-        # A year of five digits is written with a plus, which comes before all digits.
-        return Or((bound, starts_with(path, "+"))) if is_text_of_time else bound
-
-    def at_most(value: _Value) -> Predicate:
-        return Comparison(path, "<=", _loosened(computed(value), data_type, 1), data_type)
-
-    is_prefix = base.data_type == data_type == STRING
-    return _Derivation(base, (path,), at_least, at_most, is_prefix)
-
-
-def _by_parts(base: Column, found: Mapping[str, Path]) -> _Derivation:
-    paths = tuple(found[part] for part in _PARTS if part in found)
-
-    def at_least(value: _Value) -> Predicate:
-        return _lexical(paths, _numbers(value), ">")
-
-    def at_most(value: _Value) -> Predicate:
-        return _lexical(paths, _numbers(value), "<")
-
-    return _Derivation(base, paths, at_least, at_most)
-
-
-def _numbers(value: dt.date) -> tuple[int, ...]:
-    hour = value.hour if isinstance(value, dt.datetime) else 0
-    return value.year, value.month, value.day, hour
-
-
-def _lexical(paths: tuple[Path, ...], numbers: tuple[int, ...], operator: str) -> Predicate:
-    """`(year, month, …) operator= numbers`, the earlier columns deciding first."""
-    path, number = paths[0], numbers[0]
-    if len(paths) == 1:
-        closing: Any = f"{operator}="
-        return Comparison(path, closing, number, INTEGER)
-    strict: Any = operator
-    return Or(
-        (
-            Comparison(path, strict, number, INTEGER),
-            And(
-                (
-                    Comparison(path, "=", number, INTEGER),
-                    _lexical(paths[1:], numbers[1:], operator),
-                )
-            ),
-        )
-    )

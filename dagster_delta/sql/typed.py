@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import DataType, StructField
-from dagster_delta.sql.types import collation_of
+from dagster_delta.sql.types import BOOLEAN, collation_of
 
 
 class Refusal(Exception):
@@ -70,6 +70,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 Typed: TypeAlias = Column | Literal | Cast | Call | Refused
 
+TRUE, FALSE = Literal(True, BOOLEAN), Literal(False, BOOLEAN)
+UNKNOWN = Refused("a condition of which nothing is known")
+"""A condition that may be true, false or null in any row."""
 
 FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
 """Each comparison, and its equivalent with swapped operands."""

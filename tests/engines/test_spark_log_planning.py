@@ -25,6 +25,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.typed import TRUE
 from dagster_delta.table.log import state as log_state
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.file_planner import CandidateFiles
@@ -87,9 +88,7 @@ def test_a_golden_log_replayed_by_spark_has_the_same_files(
     if logged is None:
         return  # nothing but a manifest in JSON
     assert planner.can_plan(logged)
-    found = planner.find_files(
-        logged, parse_expression("true", logged.configuration.schema).to_predicate()
-    )
+    found = planner.find_files(logged, TRUE)
     assert listed(found) == listed(DeltaTable(table_path(name)).snapshot().live_files())
 
 
@@ -279,7 +278,7 @@ def test_every_layout_gives_the_files_that_the_driver_finds(
         scan = table.snapshot().scan(where=where)
         logged = Snapshot.load(table.store).logged_files(more_than=0)
         assert logged is not None
-        predicate = parse_expression(where or "true", logged.configuration.schema).to_predicate()
+        predicate = parse_expression(where or "true", logged.configuration.schema).typed
         found = planner.find_files(logged, predicate)
         assert found is not None
         kept = CandidateFiles.among(found, logged.configuration, predicate).files

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dagster_delta.evolution.column_definition import Column, schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.skipping import with_generated_filters
+from dagster_delta.sql.generated_filters import with_generated_filters
+from dagster_delta.sql.skipping import skip_files
 
 EXPRESSIONS = {
     "day": ("DATE", "CAST(ts AS DATE)"),
@@ -70,7 +70,7 @@ def partition_values(moment: dt.datetime, offset: dt.timedelta) -> dict[str, str
 
 
 def may_match(table: TableConfiguration, where: str, files: Sequence[dict[str, str]]) -> list[bool]:
-    predicate = parse_expression(where, table.schema).to_predicate()
+    condition = parse_expression(where, table.schema).typed
     names = table.partition_columns
     values = pa.array(
         [[(name, each.get(name)) for name in names] for each in files],
@@ -78,7 +78,7 @@ def may_match(table: TableConfiguration, where: str, files: Sequence[dict[str, s
     )
     stats = pa.nulls(len(files), pa.string())
     skipped = skip_files(
-        with_generated_filters(predicate, table),
+        with_generated_filters(condition, table),
         table,
         values,
         lambda columns: parse_statistics_json(stats, columns),

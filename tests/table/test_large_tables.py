@@ -13,9 +13,9 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.protocol.checkpoint import batches as batches_module
 from dagster_delta.protocol.checkpoint.batches import FileBatch
-from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.skipping import skip_files
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.log import version as version_module
 from dagster_delta.table.log.state import LogState

@@ -21,19 +21,18 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
-from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSummary, key_predicate
+from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSummary, key_condition
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
-from dagster_delta.sql.typed import Column
+from dagster_delta.sql.typed import FALSE, Column
 
 if TYPE_CHECKING:
     import duckdb
@@ -191,9 +190,9 @@ class ArrowMergeSource(SourceRows):
         """The summary of the rows for planning. Raises as `MergeSource` says."""
         keys = self.keys(condition)
         if not keys.num_rows:
-            return SourceSummary(self.num_rows, (Constant(False),), self._materialized)
-        predicates = map(key_predicate, condition.keys, keys.values)
-        return SourceSummary(self.num_rows, tuple(predicates), self._materialized)
+            return SourceSummary(self.num_rows, (FALSE,), self._materialized)
+        conditions = map(key_condition, condition.keys, keys.values)
+        return SourceSummary(self.num_rows, tuple(conditions), self._materialized)
 
 
 class MergeJoin:

@@ -49,8 +49,8 @@ from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.predicates import Constant, Predicate
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.sql.typed import TRUE, Typed
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -229,18 +229,18 @@ class SparkLogPlanner:
         is_shared = scheme_of(logged.store.location.uri) != "memory"
         return is_shared and is_apache_spark(self.session)
 
-    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
+    def find_files(self, logged: LoggedFiles, condition: Typed) -> pa.Table | None:
         """The live files that may match as a `pa.Table`, None if they are too many."""
         limit = self._setting(MAX_COLLECTED_FILES)
-        if predicate == Constant(value=True) and logged.num_files - len(logged.hidden) > limit:
+        if condition == TRUE and logged.num_files - len(logged.hidden) > limit:
             return None
-        files = self._checkpointed_files(logged, predicate)
+        files = self._checkpointed_files(logged, condition)
         if files is None:
             return logged.added
         found = _as_live_files(files.limit(limit + 1).toArrow())
         return None if found.num_rows > limit else pa.concat_tables([found, logged.added])
 
-    def read_files(self, plan: ReadPlan, logged: LoggedFiles, predicate: Predicate) -> DataFrame:
+    def read_files(self, plan: ReadPlan, logged: LoggedFiles, condition: Typed) -> DataFrame:
         """The rows of the live files that may match, for any number of files.
 
         The executors read them with the Arrow engine, because Spark's own reader needs all files on
@@ -251,14 +251,14 @@ class SparkLogPlanner:
         added = listed_files(logged.added)
         named = frame_of(self.session, added, spark_schema_of(added.schema))
         num_tasks = -(-logged.added.num_rows // _TASK_FILES)
-        files = self._checkpointed_files(logged, predicate)
+        files = self._checkpointed_files(logged, condition)
         if files is not None:
             num_tasks += self._num_tasks(files)
             named = files.select(*added.column_names).union(named)
         spread = named.repartition(max(1, min(num_tasks, _MAX_TASKS)))
         return read_listed_files(self.session, plan, spread)
 
-    def _checkpointed_files(self, logged: LoggedFiles, predicate: Predicate) -> DataFrame | None:
+    def _checkpointed_files(self, logged: LoggedFiles, condition: Typed) -> DataFrame | None:
         """The live files of the checkpoint that may match, with the columns of `LIVE_FILE_SCHEMA`;
         None if it has no files.
         """
@@ -266,7 +266,7 @@ class SparkLogPlanner:
         if not shares:
             return None
         named = frame_of(self.session, pa.Table.from_pylist(shares), PART_SCHEMA)
-        task = LogTask(logged.store.location, logged.configuration, predicate, logged.hidden)
+        task = LogTask(logged.store.location, logged.configuration, condition, logged.hidden)
         schema = spark_schema_of(LIVE_FILE_SCHEMA)
         return named.repartition(len(shares)).mapInArrow(task, schema)
 

@@ -27,24 +27,24 @@ from dagster_delta.engines.statements.merge_clauses import (
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
-from dagster_delta.protocol.statistics.predicates import (
-    And,
-    Comparison,
-    Constant,
-    In,
-    IsNull,
-    Or,
-    Predicate,
-    Unknown,
+from dagster_delta.sql.typed import (
+    FALSE,
+    UNKNOWN,
+    Call,
+    Column,
+    Literal,
+    Typed,
+    walk,
+    with_paths,
 )
-from dagster_delta.sql.typed import Call, Cast, Column, Typed, walk, with_paths
+from dagster_delta.sql.types import BOOLEAN
 
 
 class SourceSummary(msgspec.Struct, frozen=True):
     """A summary of the rows of a source for planning."""
 
     num_rows: int
-    keys: tuple[Predicate, ...]
+    keys: tuple[Typed, ...]
     """The condition for a row of the table to match any row of the source."""
     materialized: float
     """Reading of `time.perf_counter` when the source had been read."""
@@ -234,36 +234,27 @@ def in_table(node: Typed) -> Typed:
     return with_paths(node, lambda path: path[1:])
 
 
-def key_predicate(key: JoinKey, values: pa.ChunkedArray, *, are_bounds: bool = False) -> Predicate:
-    """The predicate for the target's side of a key to be equal to one of many values.
+def key_condition(key: JoinKey, values: pa.ChunkedArray, *, are_bounds: bool = False) -> Typed:
+    """The condition for the target's side of a key to be equal to one of many values.
 
     `are_bounds`: whether the values are only the least and the greatest ones, and null if there is
     one.
     """
-    known = pc.drop_null(values)
-    predicate = _equal_to_any(key, known, are_bounds=are_bounds)
+    target, known = in_table(key.target), pc.drop_null(values)
+    condition = _equal_to_any(target, key.data_type, known, are_bounds=are_bounds)
     if key.nulls_match and len(known) < len(values):
-        column = _key_column(key)
-        return Unknown() if column is None else Or((predicate, IsNull(column)))
-    return predicate
+        is_null = Call("is null", (target,), BOOLEAN)
+        return Call("or", (condition, is_null), BOOLEAN)
+    return condition
 
 
-def _key_column(key: JoinKey) -> tuple[str, ...] | None:
-    """Logical path of the table's column that the key compares, if it is one."""
-    match key.target:
-        case Column(path) | Cast(Column(path)):
-            return path[1:]
-    return None
-
-
-def _equal_to_any(key: JoinKey, known: pa.ChunkedArray, *, are_bounds: bool) -> Predicate:
+def _equal_to_any(
+    target: Typed, data_type: DataType, known: pa.ChunkedArray, *, are_bounds: bool
+) -> Typed:
     if not len(known):
-        return Constant(False)
-    column, data_type = _key_column(key), key.data_type
-    if column is None:
-        return Unknown()
+        return FALSE
     if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
-        return Unknown()
+        return UNKNOWN
     try:
         # If there are many keys, the first of them already show that they are too many to list: a
         # table of all of them takes more memory than the keys.
@@ -271,14 +262,14 @@ def _equal_to_any(key: JoinKey, known: pa.ChunkedArray, *, are_bounds: bool) -> 
         if len(distinct) <= _MAX_LISTED_VALUES:
             distinct = pc.unique(known)
         if len(distinct) <= _MAX_LISTED_VALUES and not are_bounds:
-            return In(column, tuple(distinct.to_pylist()), data_type)
+            listed = (Literal(value, data_type) for value in distinct.to_pylist())
+            return Call("in", (target, *listed), BOOLEAN)
         bounds = pc.min_max(known).as_py()
     except (ValueError, OverflowError, pa.ArrowNotImplementedError):
         # For example, dates outside the years of Python's datetime.
-        return Unknown()
-    return And(
-        (
-            Comparison(column, ">=", bounds["min"], data_type),
-            Comparison(column, "<=", bounds["max"], data_type),
-        )
+        return UNKNOWN
+    limits = (
+        Call(operator, (target, Literal(bounds[side], data_type)), BOOLEAN)
+        for operator, side in ((">=", "min"), ("<=", "max"))
     )
+    return Call("and", tuple(limits), BOOLEAN)

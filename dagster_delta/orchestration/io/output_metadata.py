@@ -42,11 +42,11 @@ from dagster_delta.orchestration.table_metadata import (
     history_metadata,
     table_metadata,
 )
-from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.sql.skipping import skip_files
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
-    from dagster_delta.protocol.statistics.predicates import Predicate
+    from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -296,13 +296,13 @@ def _partition_figures(
     return figures
 
 
-def _predicate(snapshot: Snapshot, selection: PartitionSelection) -> Predicate | None:
+def _predicate(snapshot: Snapshot, selection: PartitionSelection) -> Typed | None:
     try:
         where = snapshot.scan(where=partition_condition(selection, snapshot.schema)).where
     except (InvalidArgument, SchemaMismatch):
         # A column may distinguish all partitions of the run together, and not each of them.
         return None
-    return None if where is None else where.to_predicate()
+    return None if where is None else where.typed
 
 
 def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMetadata:

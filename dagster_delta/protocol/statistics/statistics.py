@@ -10,7 +10,7 @@ import datetime as dt
 import decimal
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -29,6 +30,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    walk_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
@@ -208,6 +210,36 @@ def is_name_in_collections(path: tuple[str, ...]) -> bool:
     values of any map as `value`.
     """
     return path[0] in _NAMES_IN_COLLECTIONS
+
+
+def leaves_with_statistics(
+    paths: Collection[tuple[str, ...]], configuration: TableConfiguration
+) -> dict[tuple[str, ...], StatisticsColumn]:
+    """Those of some logical paths that may have statistics, in the order of the paths."""
+    partitioned = {(name,) for name in configuration.partition_columns}
+    padded = char_paths(configuration.schema)
+    columns = {}
+    for path in sorted({*paths} - partitioned):
+        fields = configuration.schema.fields_along(path)
+        if len(fields) == len(path) and not isinstance(fields[-1].data_type, StructType):
+            mode = configuration.column_mapping_mode
+            names = tuple(physical_name(field, mode) for field in fields)
+            columns[path] = StatisticsColumn(
+                names,
+                fields[-1].data_type,
+                is_padded=path in padded,
+                has_null_count=not (
+                    is_name_in_collections(names) and _may_hold_collections(configuration)
+                ),
+            )
+    return columns
+
+
+def _may_hold_collections(configuration: TableConfiguration) -> bool:
+    """Whether files may have arrays or maps: with column mapping, also those of dropped columns."""
+    return configuration.column_mapping_mode != "none" or any(
+        isinstance(data_type, ArrayType | MapType) for data_type in walk_types(configuration.schema)
+    )
 
 
 def statistics_schema(columns: Sequence[StatisticsColumn]) -> pa.Schema:

@@ -57,7 +57,6 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
-from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -66,6 +65,7 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.skipping import skip_files
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
@@ -108,8 +108,8 @@ class RowValidation:
             broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
             seen = self._seen.setdefault((check.name, check.sql), set())
             is_new = pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen))))
-            partitions, predicate = files["partition_values"], broken.to_predicate()
-            skipped = skip_files(predicate, plan.after, partitions, snapshot.statistics)
+            partitions = files["partition_values"]
+            skipped = skip_files(broken.typed, plan.after, partitions, snapshot.statistics)
             suspicious = files.filter(pc.and_(skipped.may_match, is_new))
             read = read_plan(snapshot, suspicious, broken, plan.after)
             examples = self.engine.first_rows(read, MAX_EXAMPLES) if suspicious.num_rows else ()

@@ -46,10 +46,11 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_statement, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
+from dagster_delta.sql.typed import TRUE, Call
+from dagster_delta.sql.types import BOOLEAN
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.operations.create import define_new_table
@@ -453,17 +454,14 @@ class _Merge(msgspec.Struct, frozen=True):
         """
         planner = FilePlanner(self.snapshot, self.engine.log_planner)
         target_only = map(in_table, self.condition.target_only)
-        matching = And((*map(planner.predicate_of, target_only), *source.keys))
-        lacking = Or(
-            tuple(
-                Constant(True)
-                if clause.condition is None
-                else IsTrue(planner.predicate_of(in_table(clause.condition)))
-                for clause in self.clauses
-                if clause.text.kind == "not_matched_by_source"
-            )
+        matching = Call("and", (*target_only, *source.keys), BOOLEAN)
+        conditions = (
+            TRUE if clause.condition is None else in_table(clause.condition)
+            for clause in self.clauses
+            if clause.text.kind == "not_matched_by_source"
         )
-        predicates = planner.with_generated(matching), planner.with_generated(lacking)
+        lacking = Call("or", tuple(conditions), BOOLEAN)
+        predicates = planner.predicate_of(matching), planner.predicate_of(lacking)
         found = planner.candidates(*predicates)
         may_match, may_lack_source = (result.may_match for result in found.skipped)
         configuration, location = self.configuration, self.snapshot.store.location

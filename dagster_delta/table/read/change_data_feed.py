@@ -156,7 +156,7 @@ class ChangeDataFeed(RowFrames):
             return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
     def _matching(self, where: SqlExpression | None) -> ChangedFiles:
-        return self._files if where is None else self._files.matching(where, where.to_predicate())
+        return self._files if where is None else self._files.matching(where)
 
     @cached_property
     def _files(self) -> ChangedFiles:

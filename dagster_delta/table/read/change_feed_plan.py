@@ -31,7 +31,6 @@ from dagster_delta.protocol.log.change_data import (
     file_changes,
 )
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
 from dagster_delta.table.log.reader import located
@@ -61,11 +60,11 @@ class ChangedFiles:
         """Both kinds."""
         return self.recorded, self.derived
 
-    def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
+    def matching(self, where: SqlExpression) -> ChangedFiles:
         """Without the files in which no row satisfies a filter."""
 
         def skip(changes: ChangeFileSet) -> ChangeFileSet:
-            found = CandidateFiles.among(changes.files, changes.configuration, predicate)
+            found = CandidateFiles.among(changes.files, changes.configuration, where.typed)
             needed = None if found.is_decided else where
             return msgspec.structs.replace(changes, files=found.files, where=needed)
 

@@ -25,23 +25,24 @@ from dagster_delta.protocol.checkpoint.reader import KeptBytes
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.statistics.predicates import Constant, Or, Predicate
-from dagster_delta.protocol.statistics.skipping import (
-    LoadStatistics,
-    SkippedFiles,
-    skip_files,
-    skipping_columns,
-)
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.skipping import (
+    LoadStatistics,
+    SkippedFiles,
+    skip_files,
+    skipping_columns,
+    with_constants,
+)
+from dagster_delta.sql.typed import TRUE, Call, Typed
+from dagster_delta.sql.types import BOOLEAN
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from dagster_delta.sql.expressions import SqlExpression
-    from dagster_delta.sql.typed import Typed
     from dagster_delta.table.log.version import LogVersion
 
 
@@ -81,7 +82,7 @@ class CandidateFiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def among(
-        cls, files: pa.Table, configuration: TableConfiguration, *predicates: Predicate
+        cls, files: pa.Table, configuration: TableConfiguration, *predicates: Typed
     ) -> CandidateFiles:
         """The candidates among files that are in memory with their statistics."""
 
@@ -104,33 +105,24 @@ class FilePlanner:
     def __init__(self, snapshot: LogVersion, log_planner: LogPlanner | None = None) -> None:
         self.snapshot = snapshot
         self._log_planner = log_planner
-        self._latest: tuple[tuple[Predicate, ...], list[SkippedFiles]] | None = None
+        self._latest: tuple[tuple[Typed, ...], list[SkippedFiles]] | None = None
 
-    def predicates_of(self, where: SqlExpression | None) -> tuple[Predicate, ...]:
+    def predicates_of(self, where: SqlExpression | None) -> tuple[Typed, ...]:
         """The predicate of a filter on partition values and bounds: one predicate, or none without
         a filter.
-
-        Parts that cannot be decided are `Unknown`.
         """
-        return () if where is None else (self.with_generated(self.predicate_of(where.typed)),)
+        return () if where is None else (self.predicate_of(where.typed),)
 
-    def predicate_of(self, condition: Typed) -> Predicate:
-        """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.sql.skipping import to_predicate, with_constants
-
-        columns = self.snapshot.configuration.partition_columns
-        return to_predicate(with_constants(condition), partition_columns=columns)
-
-    def with_generated(self, predicate: Predicate) -> Predicate:
-        """The predicate, extended by the conditions that it implies for generated partition
-        columns.
+    def predicate_of(self, condition: Typed) -> Typed:
+        """The condition with its constants computed, and with those that it implies for generated
+        partition columns. Raises nothing.
         """
-        from dagster_delta.sql.skipping import with_generated_filters
+        from dagster_delta.sql.generated_filters import with_generated_filters
 
-        return with_generated_filters(predicate, self.snapshot.configuration)
+        return with_generated_filters(with_constants(condition), self.snapshot.configuration)
 
     def candidates(
-        self, *predicates: Predicate, columns: Sequence[str] = LIVE_FILE_SCHEMA.names
+        self, *predicates: Typed, columns: Sequence[str] = LIVE_FILE_SCHEMA.names
     ) -> CandidateFiles:
         """The files that may hold a row that satisfies one of the predicates. Of a large table only
         these are kept in memory; without predicates all files are.
@@ -144,7 +136,7 @@ class FilePlanner:
             return _together(self.batches(columns, *predicates), columns, len(predicates), kept)
         return self._held(columns, predicates)
 
-    def found_in_log(self, *predicates: Predicate) -> CandidateFiles | LoggedFiles | None:
+    def found_in_log(self, *predicates: Typed) -> CandidateFiles | LoggedFiles | None:
         """The candidates as the log planner finds them, with all columns.
 
         The log itself if there are too many files to keep in memory; None if the log planner is not
@@ -165,7 +157,7 @@ class FilePlanner:
     def batches(
         self,
         columns: Sequence[str],
-        *predicates: Predicate,
+        *predicates: Typed,
         statistics: Sequence[StatisticsColumn] | None = None,
     ) -> Iterator[CandidateFiles]:
         """The files of `candidates` in several parts, for callers that need all files one after
@@ -205,7 +197,7 @@ class FilePlanner:
             kept.add(chosen[-1:])
         return pa.concat_tables([_no_files(columns), *chosen])
 
-    def may_hold(self, *predicates: Predicate) -> Callable[[Sequence[AddFile]], Sequence[AddFile]]:
+    def may_hold(self, *predicates: Typed) -> Callable[[Sequence[AddFile]], Sequence[AddFile]]:
         """Those of the files that other commits add that may hold a row that satisfies one of the
         predicates, for a `ReadScope`.
         """
@@ -223,7 +215,7 @@ class FilePlanner:
 
         return may_hold
 
-    def _held(self, columns: Sequence[str], predicates: tuple[Predicate, ...]) -> CandidateFiles:
+    def _held(self, columns: Sequence[str], predicates: tuple[Typed, ...]) -> CandidateFiles:
         """The candidates among the files that the snapshot keeps in memory."""
         snapshot, configuration = self.snapshot, self.snapshot.configuration
         latest, statistics = self._latest, snapshot.statistics
@@ -237,11 +229,11 @@ class FilePlanner:
         return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
 
 
-def any_of(predicates: Sequence[Predicate]) -> Predicate:
+def any_of(predicates: Sequence[Typed]) -> Typed:
     """The predicate that is true if one of the given ones is; always true if there are none."""
     if not predicates:
-        return Constant(value=True)
-    return predicates[0] if len(predicates) == 1 else Or(tuple(predicates))
+        return TRUE
+    return predicates[0] if len(predicates) == 1 else Call("or", tuple(predicates), BOOLEAN)
 
 
 def _together(
@@ -266,7 +258,7 @@ def _no_files(columns: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, columns)))
 
 
-def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
+def count_records(planner: FilePlanner, *predicates: Typed) -> int | None:
     """Rows of a version from the log alone; None if values and statistics are not enough."""
     total = 0
     for batch in planner.batches(("path", "deletion_vector"), *predicates, statistics=()):

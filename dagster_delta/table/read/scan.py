@@ -20,7 +20,6 @@ from dagster_delta.protocol.features.row_tracking import materialized_columns, t
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.conditions import narrowed, to_expression
 from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
@@ -352,7 +351,7 @@ class Scan(RowFrames):
         return sum(batch.num_rows for batch in Scan(self.snapshot, (), self.where).to_batches())
 
     @cached_property
-    def _predicates(self) -> tuple[Predicate, ...]:
+    def _predicates(self) -> tuple[Typed, ...]:
         return self._planner.predicates_of(self.where)
 
     def _plan(self, file_columns: Sequence[str]) -> ReadPlan:

@@ -49,16 +49,15 @@ from dagster_delta.engines.statements.merge_plan import (
     MergePlan,
     SourceSummary,
     ambiguous_matches,
-    key_predicate,
+    key_condition,
 )
 from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
-from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.sql.typed import Cast, Typed, quote, quote_path
+from dagster_delta.sql.typed import FALSE, UNKNOWN, Cast, Typed, quote, quote_path
 from dagster_delta.sql.typed import Column as ColumnOf
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -130,8 +129,8 @@ class SparkMergeSource:
             if not is_listed:
                 found = self._bounds(columns)
         count = found.num_rows if is_listed else int(found["rows"][0].as_py())
-        predicates = tuple(_predicates(keys, columns, found, is_listed=is_listed))
-        asked = predicates if count else (Constant(False),)
+        conditions = tuple(_conditions(keys, columns, found, is_listed=is_listed))
+        asked = conditions if count else (FALSE,)
         return SourceSummary(count, asked, time.perf_counter())
 
     def _bounds(self, keys: Mapping[int, Column]) -> pa.Table:
@@ -162,21 +161,21 @@ def _has_bounds(data_type: DataType) -> bool:
     return not hasattr(data_type, "fields") and data_type not in _UNBOUNDED
 
 
-def _predicates(
+def _conditions(
     keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, *, is_listed: bool
-) -> Iterator[Predicate]:
+) -> Iterator[Typed]:
     for index, key in enumerate(keys):
         if index not in columns:
-            yield Unknown()
+            yield UNKNOWN
             continue
         data_type = to_arrow_type(key.data_type)
         if is_listed:
-            yield key_predicate(key, found[f"key_{index}"].cast(data_type))
+            yield key_condition(key, found[f"key_{index}"].cast(data_type))
             continue
         values = [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in _SIDES]
         if found[f"count_{index}"][0].as_py() < found["rows"][0].as_py():
             values.append(pa.nulls(1, data_type))
-        yield key_predicate(key, pa.chunked_array(values), are_bounds=True)
+        yield key_condition(key, pa.chunked_array(values), are_bounds=True)
 
 
 _TURN = "__delta_turn"

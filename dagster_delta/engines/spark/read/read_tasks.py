@@ -28,8 +28,8 @@ from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import CHANGE_FILE_SCHEMA
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
-from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.statistics.skipping import skip_files, skipping_columns
+from dagster_delta.sql.skipping import skip_files, skipping_columns
+from dagster_delta.sql.typed import Typed
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LogTask:
 
     location: StoreLocation
     configuration: TableConfiguration
-    predicate: Predicate
+    condition: Typed
     """Over logical paths."""
     hidden: tuple[str, ...]
     """See `LoggedFiles`."""
@@ -120,7 +120,7 @@ class LogTask:
         """The files, as batches of `LIVE_FILE_SCHEMA`."""
         store = open_store(self.location.uri, self.location.options)
         hidden = HiddenFiles(self.hidden)
-        columns = list(skipping_columns(self.predicate, self.configuration).values())
+        columns = list(skipping_columns(self.condition, self.configuration).values())
         rows = (row for batch in batches for row in batch.to_pylist())
         for row in rows:
             part = CheckpointPart(
@@ -136,5 +136,5 @@ class LogTask:
                 share=(row["share"], row["shares"]),
             ):
                 values = batch.files["partition_values"]
-                found = skip_files(self.predicate, self.configuration, values, batch.statistics)
+                found = skip_files(self.condition, self.configuration, values, batch.statistics)
                 yield from batch.files.filter(found.may_match).to_batches()
