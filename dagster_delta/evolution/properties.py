@@ -44,43 +44,13 @@ Treatment = Literal["honoured", "kept", "read only", "internal", "refused"]
 effect. `read only`: reads and writes of a table that has it follow it, and it cannot be set here.
 `internal`: writers maintain it themselves. `refused`: it cannot be set here."""
 
-
 _HONOURED = (
-    "appendOnly",
-    "autoOptimize",
-    "autoOptimize.autoCompact",
+    *(key.removeprefix("delta.") for key in TableProperties.names() if key.startswith("delta.")),
     "autoOptimize.optimizeWrite",
-    "checkpoint.writeStatsAsJson",
-    "checkpoint.writeStatsAsStruct",
-    "checkpointInterval",
-    "checkpointPolicy",
-    "compatibility.symlinkFormatManifest.enabled",
-    "columnMapping.mode",
-    "dataSkippingNumIndexedCols",
-    "dataSkippingStatsColumns",
-    "dataSkippingStringPrefixLength",
-    "deletedFileRetentionDuration",
-    "enableChangeDataFeed",
-    "enableDeletionVectors",
-    "enableExpiredLogCleanup",
-    "enableIcebergCompatV1",
-    "enableIcebergCompatV2",
-    "enableInCommitTimestamps",
-    "enableMaterializePartitionColumnsFeature",
-    "enableRowTracking",
-    "enableTypeWidening",
-    "enableVariantShredding",
-    "isolationLevel",
-    "logRetentionDuration",
     "minReaderVersion",
     "minWriterVersion",
-    "parquet.compression.codec",
-    "parquet.format.version",
-    "randomPrefixLength",
-    "randomizeFilePrefixes",
-    "setTransactionRetentionDuration",
-    "targetFileSize",
 )
+"""What has no other treatment below."""
 _KEPT = (
     "castIcebergTimeType",
     "checkpointRetentionDuration",
@@ -135,7 +105,7 @@ KNOWN_PROPERTIES: Mapping[str, Treatment] = {
 _BY_NAME = {name.lower(): name for name in KNOWN_PROPERTIES}
 _REASONS = {f"delta.{name}": why for name, why in (_READ_ONLY | _REFUSED).items()}
 """Why a property cannot be set here."""
-_SETTABLE = sorted(f"delta.{name}" for name in (*_HONOURED, *_KEPT))
+_SETTABLE = sorted(name for name, how in KNOWN_PROPERTIES.items() if how in ("honoured", "kept"))
 
 COMMENT_KEY = "comment"
 """The property by which Spark SQL sets the description of a table."""

@@ -304,6 +304,11 @@ class TableProperties:
         """The properties in a `metaData.configuration`."""
         return cls(dict(configuration))
 
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Keys of the properties that it parses."""
+        return tuple(var.key for var in vars(cls).values() if isinstance(var, _Property))
+
     def commits_between_checkpoints(self, num_files: int) -> int:
         """`delta.checkpointInterval`, or an interval that suits the size of the table.
 
