@@ -499,7 +499,7 @@ def test_a_crash_costs_no_file_that_was_written(
 
 @pytest.mark.usefixtures("one_file_a_batch")
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after", "lose_reply", "refuse"])
-@pytest.mark.parametrize("operation", ["put", "put_if_absent"])
+@pytest.mark.parametrize("operation", ["put", "put_if_absent", "open_output"])
 def test_whatever_happens_rows_stay_and_a_second_call_finishes(
     kind: Any, operation: Operation, store: MemoryStore
 ) -> None:

@@ -106,7 +106,7 @@ class Rival:
         self._store, self._act, self._acted = store, act, False
 
     def __call__(self, operation: str, path: str) -> None:
-        if operation == "put" and path.endswith(".parquet") and not self._acted:
+        if operation == "open_output" and path.endswith(".parquet") and not self._acted:
             self._acted = True
             self._act(DeltaTable("", store=self._store))
 
@@ -156,13 +156,14 @@ def test_groups_of_later_commits_are_compacted_as_they_are_by_then(
 
 
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
-@pytest.mark.parametrize("operation", ["put", "put_if_absent"])
+@pytest.mark.parametrize("operation", ["open_output", "write_opened", "put_if_absent"])
 def test_a_crash_leaves_the_old_rows_or_the_same_in_new_files(operation: Any, kind: Any) -> None:
     store = MemoryStore()
     before = content(make(partition_by=("p",), store=store))
     fault = Fault(kind, operation, occurrence=2)
+    faulty = FaultyStore(store, [fault], inside_files=True)
     with pytest.raises(SimulatedCrash):
-        DeltaTable("", store=FaultyStore(store, [fault])).optimize(max_commit_bytes=1)
+        DeltaTable("", store=faulty).optimize(max_commit_bytes=1)
     table = DeltaTable("", store=store)
     assert content(table) == before
     table.optimize()
@@ -174,7 +175,7 @@ def test_files_of_a_failed_write_are_deleted() -> None:
     store = MemoryStore()
     table = make(store=store)
     before = data_files(table)
-    failing = FaultyStore(store, [Fault("refuse", "put", ".parquet")])
+    failing = FaultyStore(store, [Fault("refuse", "open_output", ".parquet")])
     with pytest.raises(StorageFailure):
         DeltaTable("", store=failing).optimize()
     assert data_files(table) == before

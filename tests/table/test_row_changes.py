@@ -27,7 +27,6 @@ from dagster_delta.errors import (
     TableNotFound,
     UnsupportedExpression,
 )
-from dagster_delta.parquet import file_format as written_file
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
@@ -510,10 +509,8 @@ def test_a_blind_append_that_may_match_conflicts_when_serializable() -> None:
 
 @pytest.mark.parametrize("operation", ["put", "open_output"])
 def test_a_failing_store_leaves_the_table_as_it_was(
-    operation: Literal["put", "open_output"], monkeypatch: pytest.MonkeyPatch
+    operation: Literal["put", "open_output"],
 ) -> None:
-    # Small data files are put in one call.
-    monkeypatch.setattr(written_file, "_PUT_BYTES", 0)
     table = make({**VECTORS, **FEED}, parts=(range(300),))
     before, files = ids_of(table), data_files(table)
     faulty = FaultyStore(table.store, [Fault(kind="refuse", operation=operation)])
