@@ -245,7 +245,9 @@ class OpenedFile:
         """
         ranges = self.remote_ranges(group, parquet_columns)
         size_bytes = sum(length for _, length in ranges)
-        is_fetched = 0 < size_bytes <= _MAX_FETCHED_BYTES and self.budget.take(size_bytes)
+        # The filter's columns are held while the others of the row group are fetched.
+        owner = self.file.path, group
+        is_fetched = 0 < size_bytes <= _MAX_FETCHED_BYTES and self.budget.take(size_bytes, owner)
         try:
             handle = self.handle
             if is_fetched and self.store is not None:
@@ -258,7 +260,7 @@ class OpenedFile:
             )
         finally:
             if is_fetched:
-                self.budget.give_back(size_bytes)
+                self.budget.give_back(size_bytes, owner)
 
     def _open(
         self, handle: pa.NativeFile, dictionaries: Sequence[int], **options: object

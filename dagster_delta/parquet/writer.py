@@ -10,6 +10,7 @@ Spec: Data Files; Add File and Remove File; Partition Values.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import string
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
     from dagster_delta.parquet.shadow_column import ShadowColumn
 
+
+_LOG = logging.getLogger(__name__)
 
 _COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
@@ -282,7 +285,10 @@ class DataFileWriter:
     def _abandon(self) -> None:
         """Delete the written files if the store allows it: nothing refers to them."""
         for file in self._begun:
-            file.discard()
+            try:
+                file.discard()
+            except Exception:  # noqa: BLE001 the original error matters more
+                _LOG.warning("%s could not be given up", file.path, exc_info=True)
         delete_unreferenced(self._store, [file.path for file in self._begun])
 
     def _new_path(self, key: PartitionKey, number: int) -> str:

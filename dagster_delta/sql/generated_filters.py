@@ -101,7 +101,9 @@ def _extended(condition: Typed, derivations: tuple[_Derivation, ...]) -> Typed:
             return Call("coalesce", (_extended(equal, derivations), FALSE), BOOLEAN)
         case Call("startswith" | "like") if (limits := prefix_limits(condition)) is not None:
             return _extended(limits, derivations)
-        case Call("in", (operand, *values)) if any(map(is_null_literal, values)):
+        case Call("in", (Column() | Cast(Column()) as operand, *values)) if any(
+            map(is_null_literal, values)
+        ):
             known = [value for value in values if not is_null_literal(value)]
             # Beside a null, what is not in the list is null, not false.
             listed = replace(condition, arguments=(operand, *known))

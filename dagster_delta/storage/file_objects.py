@@ -66,9 +66,11 @@ class RangeInput:
         return self._position
 
     def close(self) -> None:
-        """Release the bytes that are held."""
-        self.closed = True
-        self._held, self._starts = (), []
+        """Release the bytes that are held, and what fetches others, with its own file."""
+        if not self.closed:
+            self.closed = True
+            self._held, self._starts = (), []
+            del self._fetch
 
 
 class PendingFile(ABC):

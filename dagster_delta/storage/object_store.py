@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -197,23 +198,26 @@ class FetchBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._taken = 0
+        self._taken: Counter[object] = Counter()
         self._lock = threading.Lock()
 
-    def take(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be fetched now; one fetch may exceed the limit. It never waits:
-        those who hold bytes may wait for whoever asks.
+    def take(self, size_bytes: int, owner: object) -> bool:
+        """Whether so many bytes may be fetched now; what one owner holds may exceed the limit. It
+        never waits: those who hold bytes may wait for whoever asks.
         """
         with self._lock:
-            if self._taken and self._taken + size_bytes > self.max_bytes:
+            taken = self._taken.total()
+            if taken > self._taken[owner] and taken + size_bytes > self.max_bytes:
                 return False
-            self._taken += size_bytes
+            self._taken[owner] += size_bytes
             return True
 
-    def give_back(self, size_bytes: int) -> None:
-        """Bytes that were taken are in use no more."""
+    def give_back(self, size_bytes: int, owner: object) -> None:
+        """Bytes that an owner took are in use no more."""
         with self._lock:
-            self._taken -= size_bytes
+            self._taken[owner] -= size_bytes
+            if not self._taken[owner]:
+                del self._taken[owner]
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ from dagster_delta.parquet.file_format import EncodedRowGroup
 from dagster_delta.parquet.writer import split_by_partition, write_data_files
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (
     configuration,
@@ -489,6 +490,23 @@ def test_an_error_leaves_no_file_behind(row_group_bytes: int) -> None:
     with pytest.raises(BrokenSource):
         write(store, source, config, row_group_bytes=row_group_bytes, **bounds)
     assert stored_paths(store) == set()
+
+
+def test_files_that_cannot_be_given_up_do_not_hide_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_up: list[PendingFile] = []
+
+    def refuse(file: PendingFile) -> None:
+        given_up.append(file)
+        raise ValueError
+
+    monkeypatch.setattr(PendingFile, "discard", refuse)
+    data = pa.table({"p": [i % 3 for i in range(5000)], "v": range(5000)})
+    source = _breaking(data, 100, after=40)
+    with pytest.raises(BrokenSource):
+        write(MemoryStore(), source, configuration(schema_of(data), ["p"]), row_group_bytes=1000)
+    assert len(set(map(id, given_up))) == 3
 
 
 def test_a_store_that_fails_leaves_no_file_behind() -> None:

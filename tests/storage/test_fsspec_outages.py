@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -112,3 +114,12 @@ def test_a_file_reads_at_any_place(table: FsspecStore) -> None:
     paths = [meta.path for meta in table.list_recursive() if meta.path.endswith(".parquet")]
     counts = [pq.read_table(table.open_input(path)).num_rows for path in paths]
     assert sorted(counts) == [3, 200_000]
+
+
+def test_a_closed_file_is_closed_in_its_file_system(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    file = FsspecStore(f"local://{tmp_path}").open_input("a")
+    assert file.read(3) == b"con"
+    file.close()
+    held = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert tmp_path / "a" not in [link.resolve() for link in held if link.exists()]
