@@ -67,8 +67,6 @@ _MAX_INDEX_BYTES = 2
 """Maximum bytes per value, dictionary included, of a repetitive column."""
 _REMOTE_STREAM_BYTES = 1024 * 1024
 """Bytes read at once from a column, if a read costs a round trip."""
-_MAX_FETCHED_BYTES = 256 * 1024 * 1024
-"""Columns of a row group with more bytes are read piece by piece."""
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """At least this many bytes of columns are decoded by several threads, column by column: a worker
 that reads ahead in one row group would fill the buffer and wait."""
@@ -202,10 +200,8 @@ class OpenedFile:
             )
 
     def remote_ranges(self, group: int, parquet_columns: list[int]) -> list[tuple[int, int]]:
-        """Offset and length of columns of a row group that the store fetches together."""
-        if self.store is None or not self.is_remote:
-            return []
-        return column_ranges(self.footer, group, parquet_columns)
+        """Offset and length of columns of a row group; empty if a read is no round trip."""
+        return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
 
     def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
         """The Parquet columns to decode as dictionaries: top-level text with few distinct values,
@@ -240,36 +236,46 @@ class OpenedFile:
     def _reader(
         self, group: int, parquet_columns: list[int], dictionaries: list[int]
     ) -> Iterator[pq.core.ParquetReader]:
-        """A reader of columns of a row group. They are fetched before if the store fetches ranges,
-        unless others hold too many bytes.
+        """A reader of columns of a row group. If a read is a round trip, they are fetched ahead,
+        or, while others hold too many bytes, read in large pieces.
         """
         ranges = self.remote_ranges(group, parquet_columns)
+        checks = {"page_checksum_verification": self.verifies_pages}
+        if ranges and self.store is not None:
+            size = self.handle.size()
+            with self.store.open_ranges(self.file.path, ranges, size, self.budget) as handle:
+                yield self._open(handle, dictionaries, buffer_size=_REMOTE_STREAM_BYTES, **checks)
+            return
         size_bytes = sum(length for _, length in ranges)
-        # The filter's columns are held while the others of the row group are fetched.
-        owner = self.file.path, group
-        is_fetched = 0 < size_bytes <= _MAX_FETCHED_BYTES and self.budget.take(size_bytes, owner)
+        is_fetched = size_bytes > 0 and self.budget.take(size_bytes)
+        buffer_bytes = _REMOTE_STREAM_BYTES if self.is_remote else STREAM_BYTES
         try:
-            handle = self.handle
-            if is_fetched and self.store is not None:
-                handle = self.store.open_ranges(self.file.path, ranges, handle.size())
             yield self._open(
-                handle,
+                self.handle,
                 dictionaries,
-                buffer_size=_REMOTE_STREAM_BYTES if self.is_remote else STREAM_BYTES,
-                page_checksum_verification=self.verifies_pages,
+                # Columns that are fetched together are read whole.
+                buffer_size=0 if is_fetched else buffer_bytes,
+                pre_buffer=is_fetched,
+                **checks,
             )
         finally:
             if is_fetched:
-                self.budget.give_back(size_bytes, owner)
+                self.budget.give_back(size_bytes)
 
     def _open(
-        self, handle: pa.NativeFile, dictionaries: Sequence[int], **options: object
+        self,
+        handle: pa.NativeFile,
+        dictionaries: Sequence[int],
+        *,
+        pre_buffer: bool = False,
+        **options: object,
     ) -> pq.core.ParquetReader:
         """A reader that decodes some Parquet columns into dictionary arrays."""
         return open_parquet_reader(
             handle,
             metadata=self.footer,
             read_dictionary=list(dictionaries) or None,
+            pre_buffer=pre_buffer,
             coerce_int96_timestamp_unit=_INT96_UNIT,
             **options,
         )

@@ -18,7 +18,6 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -127,12 +126,7 @@ class DataFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
             if self._tasks is not None:
                 self._tasks.stop()

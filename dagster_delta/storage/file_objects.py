@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -87,13 +86,8 @@ class PendingFile(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
             self.close()
         else:
             self.discard()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -198,26 +197,23 @@ class FetchBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._taken: Counter[object] = Counter()
+        self._taken = 0
         self._lock = threading.Lock()
 
-    def take(self, size_bytes: int, owner: object) -> bool:
-        """Whether so many bytes may be fetched now; what one owner holds may exceed the limit. It
-        never waits: those who hold bytes may wait for whoever asks.
+    def take(self, size_bytes: int) -> bool:
+        """Whether so many bytes may be fetched now; one fetch may exceed the limit. It never waits:
+        those who hold bytes may wait for whoever asks.
         """
         with self._lock:
-            taken = self._taken.total()
-            if taken > self._taken[owner] and taken + size_bytes > self.max_bytes:
+            if self._taken and self._taken + size_bytes > self.max_bytes:
                 return False
-            self._taken[owner] += size_bytes
+            self._taken += size_bytes
             return True
 
-    def give_back(self, size_bytes: int, owner: object) -> None:
-        """Bytes that an owner took are in use no more."""
+    def give_back(self, size_bytes: int) -> None:
+        """Bytes that were taken are in use no more."""
         with self._lock:
-            self._taken[owner] -= size_bytes
-            if not self._taken[owner]:
-                del self._taken[owner]
+            self._taken -= size_bytes
 
 
 @runtime_checkable
@@ -230,15 +226,21 @@ class RangeStore(Protocol):
         """
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
+        self,
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        size_bytes: int,
+        budget: FetchBudget | None = None,
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` that holds the given ranges, fetched over several
-        connections. Other reads are requests.
+        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of the reads,
+        over several connections. Other reads are requests.
 
         Args:
             path: as for `read`.
-            ranges: offset and length in bytes, at least one.
+            ranges: offset and length in bytes, at least one. Each is read once, from its start
+                on, and all at the same pace.
             size_bytes: of the object.
+            budget: how much is fetched ahead; all if None.
 
         Raises:
             As `read` does.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -31,12 +30,7 @@ class CreatedFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
             self.delete()
 

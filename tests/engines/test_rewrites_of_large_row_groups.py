@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -12,21 +12,6 @@ from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.opened_file import OpenedFile
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-
-
-class Cloud(MemoryStore):
-    """Fetches ranges together."""
-
-    def open_input(self, path: str, size_bytes: int | None = None) -> pa.BufferReader:  # noqa: ARG002
-        return super().open_input(path)
-
-    def open_ranges(
-        self,
-        path: str,
-        ranges: Sequence[tuple[int, int]],  # noqa: ARG002
-        size_bytes: int,  # noqa: ARG002
-    ) -> pa.BufferReader:
-        return super().open_input(path)
 
 
 def _update(table: DeltaTable) -> None:
@@ -42,7 +27,9 @@ def _merge(table: DeltaTable) -> None:
 def test_large_row_groups_are_read_one_at_a_time(
     change: Callable[[DeltaTable], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = DeltaTable.create("", pa.schema({"id": pa.int64(), "value": pa.int64()}), store=Cloud())
+    table = DeltaTable.create(
+        "", pa.schema({"id": pa.int64(), "value": pa.int64()}), store=MemoryStore()
+    )
     for _ in range(12):
         table.append(pa.table({"id": [1, 2], "value": [0, 0]}))
     monkeypatch.setattr(data_file_reader, "_WHOLE_FILE_BYTES", 0)

@@ -112,7 +112,7 @@ def test_what_does_not_fit_into_memory_is_read_in_pieces(
     table = _written(uri, options, rows)
 
     class Spent(FetchBudget):
-        def take(self, size_bytes: int, owner: object) -> bool:  # noqa: ARG002
+        def take(self, size_bytes: int) -> bool:  # noqa: ARG002
             return False
 
     monkeypatch.setattr(data_file_reader, "FetchBudget", Spent)
@@ -202,14 +202,11 @@ def test_the_store_of_a_cloud_fetches_ranges_together(uri: str, options: dict[st
     assert isinstance(store, RangeStore)
 
 
-def test_a_budget_is_exceeded_by_one_owner_at_most() -> None:
+def test_a_budget_is_exceeded_by_one_fetch_at_most() -> None:
     budget = FetchBudget(100)
-    assert budget.take(1000, "a")
-    assert budget.take(1000, "a")
-    assert not budget.take(1, "b")
-    budget.give_back(1000, "a")
-    assert not budget.take(1, "b")
-    budget.give_back(1000, "a")
-    assert budget.take(60, "b")
-    assert budget.take(40, "c")
-    assert not budget.take(1, "b")
+    assert budget.take(1000)
+    assert not budget.take(1)
+    budget.give_back(1000)
+    assert budget.take(60)
+    assert budget.take(40)
+    assert not budget.take(1)

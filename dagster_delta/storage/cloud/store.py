@@ -31,11 +31,12 @@ from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, Sto
 from dagster_delta.storage.cloud.azure import service_of
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, connect
 from dagster_delta.storage.cloud.clouds import CLOUDS
+from dagster_delta.storage.cloud.ranges import CloudRanges
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
 from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RootedStore
+from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, RootedStore
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -50,12 +51,6 @@ _PUT_BYTES = 5 * 1024 * 1024
 """Objects up to this size are put in one request."""
 _END_BYTES = 64 * 1024
 """Bytes that opening an object fetches: small objects whole, and the footers of others."""
-_GAP_BYTES = 64 * 1024
-"""Ranges that are not farther apart are fetched as one."""
-_PIECE_BYTES = 8 * 1024 * 1024
-"""Most bytes of a request for ranges."""
-_CONNECTIONS = 8
-"""Requests for ranges of one object at a time."""
 _RANGE_NOT_SATISFIABLE = 416
 _PAGE = 1000
 """Entries that clouds return at most, or a multiple of it."""
@@ -247,16 +242,19 @@ class CloudStore(RootedStore):
         return pa.PythonFile(RangeInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
+        self,
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        size_bytes: int,
+        budget: FetchBudget | None = None,
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` that holds the given ranges."""
+        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of reads."""
 
-        def fetch(piece: tuple[int, int]) -> tuple[int, memoryview]:
-            return piece[0], self._get(path, {"range": piece})[1]
+        def fetch(start: int, length: int) -> memoryview:
+            return self._get(path, {"range": (start, start + length)})[1]
 
-        with ThreadPoolExecutor(_CONNECTIONS, "delta-fetch") as threads:
-            held = list(threads.map(fetch, pieces_of(ranges, size_bytes)))
-        return pa.PythonFile(RangeInput(size_bytes, held, partial(self.read_range, path)), mode="r")
+        opened = CloudRanges(size_bytes, ranges, fetch, budget or FetchBudget(size_bytes))
+        return pa.PythonFile(opened, mode="r")
 
     def open_output(self, path: str) -> PendingFile:
         """A file to write. The object appears when it is closed. Its `write` and `close` raise
@@ -451,28 +449,6 @@ class _CloudFile(PendingFile):
             # The parts that were uploaded are deleted.
             with suppress(Exception):
                 self._writer.__exit__(GeneratorExit, GeneratorExit(), None)
-
-
-def pieces_of(ranges: Iterable[tuple[int, int]], size_bytes: int) -> list[tuple[int, int]]:
-    """Starts and ends of what is fetched of an object for ranges, offsets and lengths, in order:
-    small ranges near each other together, large ones in parts.
-    """
-    merged: list[tuple[int, int]] = []
-    for start, length in sorted(ranges):
-        # A footer may name bytes after the end.
-        end = min(start + length, size_bytes)
-        if merged:
-            before, last = merged[-1]
-            together = max(last, end)
-            if start <= last + _GAP_BYTES and together - before <= _PIECE_BYTES:
-                merged[-1] = before, together
-                continue
-        merged.append((start, end))
-    return [
-        (first, min(first + _PIECE_BYTES, end))
-        for start, end in merged
-        for first in range(start, end, _PIECE_BYTES)
-    ]
 
 
 def _object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401

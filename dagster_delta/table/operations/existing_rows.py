@@ -21,7 +21,6 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import msgspec
@@ -150,12 +149,7 @@ class ExistingFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         is_final = isinstance(error, DeltaError) and not isinstance(
             error, StorageFailure | CommitStateUnknown
         )
