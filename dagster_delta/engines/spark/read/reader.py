@@ -295,8 +295,8 @@ class _FrameReader:
         rows = self._with_positions(self._open(files, by_directory=by_directory))
         metadata = rows.metadataColumn("_metadata")
         if self._partition_fields and bitmaps is None and not (is_one or by_directory):
-            # Spark makes all of `_metadata` for each row unless a query reads a part of it, which
-            # those without a partition column do not: TPC-H's q6 took a tenth longer.
+            # Spark makes all of `_metadata` for each row unless the query reads a part of it, and
+            # one without a partition column reads none: TPC-H's q6 took a tenth longer.
             rows = rows.where(metadata.getField("file_size") >= 0)
         partitions: dict[str, Column] = {}
         if bitmaps is not None or not (is_one or by_directory):
