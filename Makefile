@@ -10,12 +10,12 @@ PARTS ?=
 SEED ?=
 ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m
-# What test-ci runs of the exhaustive tests: a part by turns, one for each commit. A clone without
-# the history of commits counts days.
+# What test-ci runs of the tests that take turns (tests/families.py): a part for each commit. A clone
+# without the history of commits counts days.
 EXHAUSTIVE_TURN ?= $(or $(shell [ "$$(git rev-parse --is-shallow-repository 2>/dev/null)" = false ] && git rev-list --count HEAD),$(shell expr $$(date +%s) / 86400))
 SAIL := SPARK_SESSION=sail $(PYTEST) -n $(WORKERS) --dist worksteal tests/conformance
-WITHOUT_TABLES := GOLDEN_TABLES=$(CURDIR)/build/no-tables $(PYTEST) -n $(WORKERS) --dist worksteal \
-	-m "not soak and not exhaustive and not browser"
+LEFT_OUT := soak or browser or exhaustive or slow or delta_spark
+WITHOUT_TABLES := GOLDEN_TABLES=$(CURDIR)/build/no-tables $(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(LEFT_OUT))"
 WITH_GOLDEN := grep -rliE golden tests --include='test_*.py' | sort
 
 # Without bytecode each of the many processes that tests start would compile every module again.
@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
 	@echo "make test         run the tests, but for those that take long"
-	@echo "make test-ci      run make test, the browser tests, make test-connect, test-sail and test-without-tables"
+	@echo "make test-ci      run make test and a part of what it leaves out, by turns; the browser tests, Connect and Sail"
 	@echo "make test-all     run every test, a short soak run, make test-connect and make test-sail"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"
@@ -67,9 +67,9 @@ demo: $(STAMP) check-java
 	XDG_CACHE_HOME=$(CURDIR)/.cache PYTHONPATH=$(CURDIR) $(BIN)/python examples/flights/demo.py
 
 test: $(STAMP) check-java
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and not exhaustive and not browser"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(LEFT_OUT))"
 
-# A machine without golden tables: the tests that read them skip, and no other test of these files fails.
+# A machine without golden tables: the tests that read them skip, and no other test of these files fails. CI only sets them up.
 test-without-tables: $(STAMP) check-java
 	$(WITHOUT_TABLES) $$($(WITH_GOLDEN))
 
@@ -77,9 +77,9 @@ test-ci: export EXHAUSTIVE_TURN := $(EXHAUSTIVE_TURN)
 
 # What fails on Connect must not hide what fails elsewhere, and the summary of most tests comes last.
 test-ci: $(STAMP) check-java
-	$(CONNECT) "spark and not delta_spark and (drawn or not exhaustive)"; on_connect=$$?; $(SAIL); on_sail=$$?; \
-		$(WITHOUT_TABLES) $$($(WITH_GOLDEN) | awk 'NR % 4 == $(EXHAUSTIVE_TURN) % 4'); without=$$?; \
-		$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and (drawn or not exhaustive)" && exit $$((on_connect | on_sail | without))
+	$(CONNECT) "spark and not delta_spark and (drawn or not (exhaustive or slow))"; on_connect=$$?; $(SAIL); on_sail=$$?; \
+		$(WITHOUT_TABLES) --setup-only --quiet $$($(WITH_GOLDEN)); without=$$?; \
+		$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and (drawn or not (exhaustive or slow or delta_spark))" && exit $$((on_connect | on_sail | without))
 
 test-all: $(STAMP) check-java
 	$(CONNECT) "spark and not delta_spark"; on_connect=$$?; $(SAIL); on_sail=$$?; \

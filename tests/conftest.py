@@ -32,7 +32,7 @@ GOLDEN_TABLES = Path(
 )
 
 EXHAUSTIVE_TURN = os.environ.get("EXHAUSTIVE_TURN")
-"""Which part of the exhaustive tests `make test-ci` runs."""
+"""Which part of the tests that take turns `make test-ci` runs."""
 
 # A deadline is an assertion on time: it fails on a busy machine and says nothing about the code.
 settings.register_profile("untimed", deadline=None)
@@ -46,8 +46,10 @@ def pytest_report_header() -> str | None:
     """How to repeat what was drawn."""
     if EXHAUSTIVE_TURN is None:
         return None
-    part = int(EXHAUSTIVE_TURN) % PARTS + 1
-    return f"exhaustive tests: part {part} of {PARTS}, EXHAUSTIVE_TURN={EXHAUSTIVE_TURN} draws it again"
+    parts = (
+        f"{int(EXHAUSTIVE_TURN) % count + 1} of {count} of {mark}" for mark, count in PARTS.items()
+    )
+    return f"drawn tests: {', '.join(parts)}; EXHAUSTIVE_TURN={EXHAUSTIVE_TURN} draws them again"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,5 +1,5 @@
-"""Families of cases of which `make test` runs examples, `make test-ci` a part of the others by
-turns, and `make test-all` every case.
+"""What `make test` leaves out, `make test-ci` runs by turns, and `make test-all` always: the other
+cases of a family of which examples run, and what is slow.
 """
 
 from __future__ import annotations
@@ -9,35 +9,39 @@ from collections.abc import Iterable
 
 import pytest
 
-PARTS = 23
-"""Of the exhaustive tests. A prime number: whoever tests each second or third commit draws all."""
+PARTS = {"exhaustive": 23, "slow": 3, "delta_spark": 2}
+"""In how many turns the tests with a mark are all run. Prime numbers: whoever tests each fourth or
+fifth commit runs all."""
 
-
-TURNS_ON_CONNECT = 3
+TURNS_ON_CONNECT = PARTS["slow"]
 """In how many turns the tests that classic sessions run too are run on Connect."""
 
 
 def is_turn_on_connect(item: pytest.Item, turn: int) -> bool:
     """Whether the modules of this turn have the test."""
-    module = item.nodeid.partition("::")[0]
-    return zlib.crc32(module.encode()) % TURNS_ON_CONNECT == turn % TURNS_ON_CONNECT
+    return _is_turn(item.nodeid.partition("::")[0], TURNS_ON_CONNECT, turn)
 
 
 def draw(items: Iterable[pytest.Item], turn: int) -> None:
-    """Mark the exhaustive tests of one part as drawn; each `PARTS` turns draw every test once.
+    """Mark the tests of one part of those with a mark of `PARTS` as drawn.
 
-    A module that is exhaustive as a whole is drawn as a whole: what it starts serves all its tests.
+    A test with several marks has its turn with the rarest. A module that is marked as a whole is
+    drawn as a whole: what it starts serves all its tests.
     """
     for item in items:
-        if item.get_closest_marker("exhaustive") is None:
+        marks = [name for name in PARTS if item.get_closest_marker(name) is not None]
+        if not marks:
             continue
+        rarest = max(marks, key=PARTS.__getitem__)
         module = item.getparent(pytest.Module)
-        is_whole = module is not None and any(
-            mark.name == "exhaustive" for mark in module.own_markers
-        )
+        is_whole = module is not None and any(mark.name == rarest for mark in module.own_markers)
         name = module.nodeid if module is not None and is_whole else item.nodeid
-        if zlib.crc32(name.encode()) % PARTS == turn % PARTS:
+        if _is_turn(name, PARTS[rarest], turn):
             item.add_marker(pytest.mark.drawn)
+
+
+def _is_turn(name: str, parts: int, turn: int) -> bool:
+    return zlib.crc32(name.encode()) % parts == turn % parts
 
 
 def family(cases: Iterable[object], *examples: object) -> list[object]:

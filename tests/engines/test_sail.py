@@ -19,6 +19,8 @@ from tests.sessions import ON_SAIL, sail_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 ROWS = pa.table({"id": [1, 2, 3, 4], "v": ["a", None, "c", "d"], "p": ["x", "y", "x", "y"]})
 
 

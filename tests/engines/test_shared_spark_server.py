@@ -20,7 +20,7 @@ import pytest
 from dagster_delta.engines.spark.session.shared_server import SharedServer
 
 pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs file locks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs file locks")]
 
 CHAIN = """
 import os

@@ -38,6 +38,8 @@ from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINTED = [
     name
     for name in NAMES

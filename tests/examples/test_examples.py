@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from dagster_delta import DeltaLakeComponent, DeltaTable
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

@@ -16,6 +16,8 @@ from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.table.delta_table import DeltaTable
 
+pytestmark = pytest.mark.slow
+
 KEYS = [
     "plain",
     "it's",

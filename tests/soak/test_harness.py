@@ -23,6 +23,8 @@ from tests.soak.parts import PARTS
 from tests.soak.processes import ended, is_runnable, preloaded_processes
 from tests.soak.summary import render_summary
 
+pytestmark = pytest.mark.slow
+
 STEPS = (
     Step("w0-0-0", "append", new_ids=(1, 2, 3), number=5),
     Step("w0-0-1", "update", ids=(1,), number=7),

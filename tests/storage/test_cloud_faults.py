@@ -30,6 +30,8 @@ from tests.storage.failing_endpoint import Way
 from tests.table.operations import PROPERTIES, Rows, frame
 from tests.table_rows import stored_tuples
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS: dict[str, Callable[[DeltaTable], object]] = {
     "open": lambda table: stored_tuples(table),
     "append": lambda table: table.append(frame(50, 3)),

@@ -15,6 +15,8 @@ from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from tests.storage.failing_endpoint import FailingEndpoint, Way
 
+pytestmark = pytest.mark.slow
+
 ROWS = pa.table({"id": pa.array(range(20), pa.int64()), "name": [f"n{n}" for n in range(20)]})
 FEATURES = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 

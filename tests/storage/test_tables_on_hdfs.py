@@ -32,6 +32,8 @@ from tests.table_rows import stored_tuples
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 ROWS = pa.table({"part": ["a b", "c%20/d", "12:30"], "id": [1, 2, 3]})
 # By itself, the client repeats requests for minutes.
 HASTY = {

@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+
+pytestmark = pytest.mark.slow
 
 Values = tuple[int | None, int]
 """What a row has besides its key: `v` and `p`."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -27,6 +28,8 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = pa.schema([("part", pa.int64()), ("id", pa.int64())])
 WRITERS = 2

@@ -39,7 +39,7 @@ CHANGES = ("put", "put_if_absent", "open_output", "delete")
 """The calls of a store that change it."""
 Rows = list[dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("one_file_a_batch")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_file_a_batch")]
 
 
 def ids(*values: int) -> pa.Table:

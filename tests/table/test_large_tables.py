@@ -22,6 +22,8 @@ from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 Operation = Callable[[DeltaTable], object]
 
 

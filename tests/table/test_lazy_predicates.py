@@ -19,6 +19,8 @@ from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructFiel
 from dagster_delta.sql.conditions import to_sql
 from dagster_delta.sql.expressions import parse_expression
 
+pytestmark = pytest.mark.slow
+
 NAN, INFINITE = float("nan"), float("inf")
 VALUES: dict[str, tuple[Any, list[Any]]] = {
     "byte": (pl.Int8, [-128, 0, 1, 127]),

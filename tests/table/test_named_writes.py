@@ -16,6 +16,8 @@ from tests.table_rows import stored_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,8 @@ from tests.table.logs import (
     remove_file,
     vector,
 )
+
+pytestmark = pytest.mark.slow
 
 UNIQUE = "00000000-0000-0000-0000-000000000001"
 

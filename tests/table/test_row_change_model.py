@@ -14,6 +14,8 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.golden.answers import rows_of
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("p", pa.int32())])
 
 Row = dict[str, Any]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROWS = pa.table(
     {"id": range(20), "v": [f"v{n}" for n in range(20)], "p": [n % 2 for n in range(20)]}
 )
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
 @pytest.fixture

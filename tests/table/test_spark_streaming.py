@@ -28,6 +28,8 @@ from tests.sessions import CONNECT_ONLY
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow
+
 needs_limits = pytest.mark.skipif(
     pyspark.__version__.split(".") < ["4", "2"], reason="limits of batches need Spark 4.2"
 )

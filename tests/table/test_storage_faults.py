@@ -18,6 +18,8 @@ from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
 from tests.table.operations import READS, WRITES, Rows, frame, table_objects
 from tests.table_rows import sorted_rows
 
+pytestmark = pytest.mark.slow
+
 
 def _copied(objects: dict[str, bytes], clock: int = 1) -> MemoryStore:
     store = MemoryStore(clock_ms=lambda: clock)
