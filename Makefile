@@ -153,6 +153,7 @@ build/uv: | check-python
 
 screenshots: $(STAMP)
 	DAGSTER_DELTA_SCREENSHOTS=$(CURDIR)/docs/images $(PYTEST) -m browser
+	! command -v pngquant >/dev/null || pngquant --force --ext .png --quality 70-95 docs/images/*.png
 
 lock:
 	$(BIN)/python -m pip install --quiet uv

@@ -5,7 +5,9 @@ they work in the repository. On the site, a link to a page leads to that page; a
 is no page, such as a test, becomes its name. A link to nothing is left as it is, and ends the
 strict build.
 
-Each class that a page of `docs/api/` names has a page of its own on the site.
+Each class that a page of `docs/api/`, or that of the components, names has a page of its own on the
+site. Blocks of code with a title that follow each other become tabs, the table of pages in
+README.md becomes cards, and a picture `x.png` is shown as `x-dark.png` on dark pages.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import inspect
 import posixpath
 import pydoc
 import re
+from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, cast
 
 from griffe import (
@@ -63,6 +67,10 @@ title: {name}
     options:
       heading_level: 1
 """
+_TITLED = r'^```python title="([^"]+)"\n(.*?)^```\n'
+_TABS = re.compile(rf"(?:{_TITLED}\n?){{2,}}", re.DOTALL | re.MULTILINE)
+_PAGES = re.compile(r"(?m)^\| To \| Read \|\n\|.*\n((?:\|.*\n)+)")
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?:docs/)?(images/[\w-]+)\.png\)")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _EXAMPLES = re.compile(r"(?m)^Examples:\n((?:    .*\n?|\n)+)")
 _RAISES = re.compile(r"(?m)^Raises:\n((?:    .*\n?|\n)+)")
@@ -73,21 +81,29 @@ _NAMES = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation, with the classes of an API page below it."""
-    (api,) = (section["API"] for section in config.nav or () if "API" in section)
-    for number, page in enumerate(api):
-        text = (ROOT / "docs" / page).read_text()
-        if classes := [{name: f"api/{name}.md"} for _, name in _CLASS.findall(text)]:
-            title = text.partition("\n")[0].removeprefix("# ")
-            api[number] = {title: [page, *classes]}
+    for pages in (pages for section in config.nav or () for pages in section.values()):
+        for number, page in enumerate(pages if isinstance(pages, list) else ()):
+            text = (ROOT / "docs" / page).read_text() if page in _with_classes() else ""
+            if classes := [{name: f"api/{name}.md"} for _, name in _CLASS.findall(text)]:
+                title = text.partition("\n")[0].removeprefix("# ")
+                pages[number] = {title: [page, *classes]}
     return config
+
+
+def _with_classes() -> list[str]:
+    """The pages that name classes, below `docs/`."""
+    return [
+        "components.md",
+        *(f"api/{page.name}" for page in sorted((ROOT / "docs/api").glob("*.md"))),
+    ]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with the pages from outside of `docs/` and those of classes."""
     for path, name in OUTSIDE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
-    for page in sorted((ROOT / "docs/api").glob("*.md")):
-        for path, name in _CLASS.findall(page.read_text()):
+    for page in _with_classes():
+        for path, name in _CLASS.findall((ROOT / "docs" / page).read_text()):
             content = _CLASS_PAGE.format(path=path, name=name)
             files.append(File.generated(config, f"api/{name}.md", content=content))
     return files
@@ -99,8 +115,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = _INSIDE.get(here) or f"docs/{here}"
     if config.repo_url and (ROOT / source).exists():
         page.edit_url = posixpath.join(config.repo_url, "edit/main", source)
-    if source.startswith("docs/api/") and (ROOT / source).exists():
-        markdown = _CLASS.sub(_summary, _BUILT.sub("", markdown))
+    if source.removeprefix("docs/") in _with_classes():
+        markdown = _CLASS.sub(partial(_summary, here), _BUILT.sub("", markdown))
+    if here == "index.md":
+        page.meta["hide"] = ["navigation"]
+    markdown = _PAGES.sub(_cards, _TABS.sub(_tabs, _PICTURE.sub(_in_both_themes, markdown)))
 
     def on_site(found: re.Match[str]) -> str:
         image, text, target, anchor = found.groups()
@@ -114,11 +133,38 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(on_site, markdown)
 
 
-def _summary(found: re.Match[str]) -> str:
+def _tabs(found: re.Match[str]) -> str:
+    """Blocks of code as tabs with their titles."""
+    return "\n".join(
+        f'=== "{title}"\n\n' + indent(f"```python\n{code}```\n", " " * 4)
+        for title, code in re.findall(_TITLED, found[0], re.DOTALL | re.MULTILINE)
+    )
+
+
+def _in_both_themes(found: re.Match[str]) -> str:
+    """A picture, and that of a dark page if there is one."""
+    light = found[0]
+    if not (ROOT / f"docs/{found[1]}-dark.png").exists():
+        return light
+    dark = light.replace(".png", "-dark.png#only-dark")
+    return light.replace(".png", ".png#only-light") + dark
+
+
+def _cards(found: re.Match[str]) -> str:
+    """Rows of two cells as cards: what for, and the pages."""
+    rows = (row.strip("| ").split(" | ", 1) for row in found[1].splitlines())
+    items = "\n".join(
+        f"- **{purpose[0].upper()}{purpose[1:]}**\n\n    {links}\n" for purpose, links in rows
+    )
+    return f'<div class="grid cards" markdown>\n\n{items}\n</div>\n'
+
+
+def _summary(here: str, found: re.Match[str]) -> str:
     """A class on the page of its group: its name, and the first paragraph of its docstring."""
     path, name = found.groups()
     first, _, _ = (inspect.getdoc(pydoc.locate(path)) or "").partition("\n\n")
-    return f"## [{name}]({name}.md)\n\n{first}\n"
+    target = posixpath.relpath(f"api/{name}.md", posixpath.dirname(here) or ".")
+    return f"## [{name}]({target})\n\n{first}\n"
 
 
 class PlainDocstrings(Extension):

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dagster_delta import DeltaTable
+from dagster_delta import DeltaIOManager, DeltaTable
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+EXAMPLE = re.compile(r"```python(?: title=.*?)?\n(.*?)```", re.DOTALL)
+TITLED = re.compile(r'```python title="(.*?)"\n(.*?)```', re.DOTALL)
+ASSETS = (ROOT / "docs/assets.md").read_text()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
 
 EXAMPLES = [
@@ -50,6 +52,28 @@ def test_an_example_is_python_and_imports_what_exists(code: str) -> None:
 def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("title", "code"), [pytest.param(*block, id=block[0]) for block in TITLED.findall(ASSETS)]
+)
+def test_an_asset_does_the_same_in_every_type(
+    title: str,
+    code: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    if title == "Spark":
+        request.getfixturevalue("spark")
+
+    @dg.asset
+    def planes() -> pa.Table:
+        return pa.table({"tailnum": ["N10156", "N102UW"], "seats": [55, 182]})
+
+    assets = [planes, run(code)["big_planes"]]
+    assert dg.materialize(assets, resources={"io_manager": DeltaIOManager(root_uri=str(tmp_path))})
+    rows = DeltaTable(str(tmp_path / "public/big_planes")).snapshot().scan().to_arrow()
+    assert rows.to_pylist() == [{"tailnum": "N102UW", "seats": 182}]
 
 
 def test_the_first_example_makes_two_tables(

@@ -100,17 +100,25 @@ class DagsterUI:
         return self.page.get_by_role("dialog")
 
     def take_picture(self, name: str, *, showing: Locator | None = None) -> None:
-        """Keep what is to be seen, scrolled to a part of it, where pictures are asked for."""
+        """Keep what is to be seen, scrolled to a part of it, where pictures are asked for: one for
+        dark pages, and one for light ones.
+        """
         directory = os.environ.get(PICTURES_VARIABLE)
         if directory is None:
             return
         self._resize(_PICTURE_SIZE)
         if showing is not None:
             showing.scroll_into_view_if_needed()
+        self.page.emulate_media(color_scheme="dark")
+        self._take(Path(directory) / f"{name}-dark.png")
+        self.page.emulate_media(color_scheme="light")
+        self._take(Path(directory) / f"{name}.png")
+        self._resize(_SIZE)
+
+    def _take(self, path: Path) -> None:
         # What slides in is given the time to arrive.
         self.page.wait_for_timeout(1000)
-        self.page.screenshot(path=Path(directory) / f"{name}.png")
-        self._resize(_SIZE)
+        self.page.screenshot(path=path)
 
     def _follow_launched_run(self) -> None:
         # Other runs may be in the list of runs: only the message knows which one this is.

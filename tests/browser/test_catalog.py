@@ -84,7 +84,6 @@ def test_an_asset_shows_its_location_and_kind_before_its_first_run(
     ui.open("assets/not_made_yet?view=overview")
     expect(ui.page.get_by_text("Delta Lake")).to_be_visible()
     expect(ui.page.get_by_text(f"{server.lake}/public/not_made_yet")).to_be_visible()
-    ui.take_picture("asset-before-its-first-run")
 
 
 def test_an_external_table_shows_columns_rows_and_size(ui: DagsterUI) -> None:

@@ -103,7 +103,6 @@ def test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on(
     for tag in ("delta/from_version: 1", "delta/to_version: 1", "delta/rows: 2"):
         expect(ui.page.get_by_text(tag).first).to_be_visible()
     expect(ui.page.get_by_text("Success", exact=True).first).to_be_visible()
-    ui.take_picture("sensor-run")
 
 
 def test_ticks_say_why_they_ran_nothing(ui: DagsterUI, server: DagsterServer) -> None:
