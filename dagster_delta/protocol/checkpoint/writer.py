@@ -94,29 +94,6 @@ class CheckpointState(msgspec.Struct, frozen=True):
     domain_metadata: Sequence[DomainMetadata]
 
 
-class EncodedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint in one file, not stored yet."""
-
-    data: bytes
-    """Contents of the file."""
-    num_actions: int
-    num_add_files: int
-
-
-def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> EncodedCheckpoint:
-    """The checkpoint of a table version in one file.
-
-    All actions of a V2 checkpoint are in this file, without sidecars.
-    """
-    files = file_actions(state)
-    others = other_actions(state, as_v2=as_v2)
-    return EncodedCheckpoint(
-        data=encode_actions_file(stack_actions([others, files])),
-        num_actions=others.num_rows + files.num_rows,
-        num_add_files=state.live_files.num_rows,
-    )
-
-
 def encode_actions_file(actions: pa.Table) -> bytes:
     """A Parquet file that holds the rows of a `pa.Table` of actions."""
     sink = pa.BufferOutputStream()
@@ -305,7 +282,10 @@ class ActionFile:
 
 
 def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.ChunkedArray) -> None:
-    """Add file actions to the parts of a classic checkpoint: all actions of a path to one part."""
+    """Add file actions to the files of a checkpoint: all actions of a path to one file."""
+    if len(parts) == 1:
+        parts[0].add(actions)
+        return
     numbers = _part_numbers(paths, len(parts))
     # All rows are copied once for all parts together.
     ordered = actions.take(pc.sort_indices(integer_column(numbers)))
