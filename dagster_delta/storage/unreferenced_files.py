@@ -15,6 +15,8 @@ from dagster_delta.storage.object_store import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
+FILES_PER_DELETE = 1000
+
 
 class CreatedFiles:
     """The files that this process created for one change, and that no commit refers to yet.
@@ -77,8 +79,12 @@ def delete_unreferenced(store: ObjectStore, paths: Iterable[str]) -> None:
 
 
 def delete_with_checksums(store: ObjectStore, paths: Sequence[str]) -> None:
-    """Delete files, and those that Hadoop writes beside every local file: a hidden checksum."""
-    store.delete(paths)
-    if store.local_path("") is not None:
-        split = (path.rpartition("/") for path in paths)
-        store.delete(f"{directory}{slash}.{name}.crc" for directory, slash, name in split)
+    """Delete files, and those that Hadoop writes beside every local file: a hidden checksum. A
+    thousand are deleted at once, in their order.
+    """
+    for first in range(0, len(paths), FILES_PER_DELETE):
+        some = paths[first : first + FILES_PER_DELETE]
+        store.delete(some)
+        if store.local_path("") is not None:
+            split = (path.rpartition("/") for path in some)
+            store.delete(f"{directory}{slash}.{name}.crc" for directory, slash, name in split)

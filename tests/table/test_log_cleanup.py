@@ -277,7 +277,7 @@ def test_in_commit_timestamps_decide_where_the_table_keeps_them() -> None:
 def test_a_crash_on_the_way_leaves_every_newer_version_readable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dagster_delta.table.log_upkeep.cleanup._FILES_PER_DELETE", 1)
+    monkeypatch.setattr("dagster_delta.storage.unreferenced_files.FILES_PER_DELETE", 1)
     for number in range(1, 14):
         _, store = make(8, checkpointInterval="3")
         age(store, [each - 6 for each in range(8)])

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
-_FILES_PER_DELETE = 1000
 _FIRST_LETTERS = frozenset(".0123456789")
 _OTHERS_CLEAN = (
     "other clean-ups deleted files of the log meanwhile, and what they left goes with the next one"
@@ -56,20 +55,15 @@ _CHECKPOINT_KINDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class LogCleanupResult:
-    """What a clean-up of the log deleted, or would delete."""
+class DeletedFiles:
+    """What a clean-up deleted, or would delete."""
 
     dry_run: bool
     files: pa.Table
-    """`pa.Table` of the files: `path` (relative to the root), `size_bytes`, `modified_ms`."""
+    """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
+    `modified_ms`."""
     retention_ms: int
-    """How long versions stay readable, in milliseconds."""
-    cutoff_ms: int
-    """The midnight (UTC) from which on every version is kept, in milliseconds since the epoch."""
-    earliest_version: int | None
-    """The oldest version that is readable afterwards."""
-    kept_because: str | None = None
-    """Why older versions are kept although they have expired."""
+    """How long what they are part of stays readable, in milliseconds."""
 
     @property
     def num_files(self) -> int:
@@ -80,6 +74,18 @@ class LogCleanupResult:
     def size_bytes(self) -> int:
         """Total size of the files."""
         return total_bytes(self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCleanupResult(DeletedFiles):
+    """What a clean-up of the log deleted, or would delete."""
+
+    cutoff_ms: int
+    """The midnight (UTC) from which on every version is kept, in milliseconds since the epoch."""
+    earliest_version: int | None
+    """The oldest version that is readable afterwards."""
+    kept_because: str | None = None
+    """Why older versions are kept although they have expired."""
 
 
 def clean_log(
@@ -137,10 +143,8 @@ def clean_log(
         store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
     )
     if not dry_run:
-        paths = [file.path for file in expired]
         # Oldest first.
-        for first in range(0, len(paths), _FILES_PER_DELETE):
-            delete_with_checksums(store, paths[first : first + _FILES_PER_DELETE])
+        delete_with_checksums(store, [file.path for file in expired])
     found = listed_files(expired)
     return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, kept_because)
 

@@ -30,16 +30,17 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.storage.unreferenced_files import delete_with_checksums
-from dagster_delta.table.log.columns import listed_files, total_bytes
+from dagster_delta.storage.unreferenced_files import FILES_PER_DELETE, delete_with_checksums
+from dagster_delta.table.log.columns import listed_files
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, read_versions
-from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
+from dagster_delta.table.log_upkeep.cleanup import DeletedFiles, retention_in_ms
 from dagster_delta.table.operations.vacuum_plan import (
     EmptiedDirectories,
-    ListedFiles,
+    FoundFiles,
     NeededFiles,
     is_vacuumed,
+    list_unneeded_files,
 )
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import (
@@ -52,7 +53,6 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
-_FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
 _END_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=5))
 
@@ -74,30 +74,15 @@ class VacuumOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class VacuumResult:
-    """What a VACUUM deleted, or would delete."""
+class VacuumResult(DeletedFiles):
+    """What a VACUUM deleted, or would delete. For VACUUM LITE, the time of a file is that of its
+    removal from the table, and a file may be gone already.
+    """
 
-    dry_run: bool
-    files: pa.Table
-    """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
-    `modified_ms`; of VACUUM LITE the last is the time of the removal, and a file may be gone
-    already."""
-    retention_ms: int
-    """How long files were kept after they were removed from the table, in milliseconds."""
     num_listed_files: int
     """Number of files under the root that are not hidden, or that VACUUM LITE found in the log."""
     snapshot: Snapshot
     """The table after the VACUUM; at the version of `VACUUM END` if one was committed."""
-
-    @property
-    def num_files(self) -> int:
-        """Number of files."""
-        return int(self.files.num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        """Total size of the files."""
-        return total_bytes(self.files)
 
 
 def vacuum_table(
@@ -123,7 +108,7 @@ def vacuum_table(
     kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
     needed = NeededFiles(before_ms, retention_ms, kept)
     find = _find_logged if options.lite else _find_listed
-    found = find(snapshot, needed)
+    found, last_version = find(snapshot, needed)
     result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
     if options.dry_run:
         return result
@@ -131,41 +116,32 @@ def vacuum_table(
         result = _Vacuum(store, options, clock, needed).run(result)
     if not kept:
         # Files of kept versions remain, and a later VACUUM LITE has to find them again.
-        _record_last_vacuum(store, found.last_version())
+        _record_last_vacuum(store, last_version())
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    files: pa.Table
-    """`pa.Table` of LISTED_FILE_SCHEMA: the files to delete."""
-    num_seen: int
-    latest: Snapshot
-    """The newest version that was compared."""
-    last_version: Callable[[], int | None]
-    """Every file that this version or an earlier one removed was found. It takes a listing."""
-
-
-def _find_listed(snapshot: Snapshot, needed: NeededFiles) -> _Found:
+def _find_listed(
+    snapshot: Snapshot, needed: NeededFiles
+) -> tuple[FoundFiles, Callable[[], int | None]]:
+    """The files to delete; and what gives the version up to which all removed files are among them.
+    It takes a listing.
+    """
     is_ours = is_vacuumed(snapshot.configuration)
-    listed = ListedFiles(snapshot.store, is_ours, needed.of(snapshot).mask)
-    # Commits made during the listing count as well.
-    latest = snapshot.update()
-    newer = None
-    if latest.version != snapshot.version:
-        newer = needed.of(latest).mask
-    found = listed.describe(newer, before_ms=needed.before_ms)
+    found = list_unneeded_files(snapshot, needed, is_ours, modified_before_ms=needed.before_ms)
 
     def last_version() -> int | None:
         # Clocks differ: a file as old as its commit may count as younger, and is kept.
         until_ms = needed.before_ms - _HOUR_MS - 1
+        latest = found.latest
         commits = list_log(latest.store, end=latest.version)
         return newest_version_until(latest.store, commits, latest.configuration, until_ms)
 
-    return _Found(found, listed.num_listed, latest, last_version)
+    return found, last_version
 
 
-def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
+def _find_logged(
+    snapshot: Snapshot, needed: NeededFiles
+) -> tuple[FoundFiles, Callable[[], int | None]]:
     removed, last = _removed_files(snapshot, needed.before_ms)
     is_ours = is_vacuumed(snapshot.configuration)
     inside = [_is_relative(path) and is_ours(path) for path in removed["path"].to_pylist()]
@@ -173,7 +149,7 @@ def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> _Found:
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
-    return _Found(files, removed.num_rows, latest, lambda: last)
+    return FoundFiles(files, removed.num_rows, latest), lambda: last
 
 
 def _is_relative(path: str) -> bool:
@@ -207,8 +183,8 @@ class _Vacuum:
 
     def _delete(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
         chunks = [
-            paths[first : first + _FILES_PER_DELETE]
-            for first in range(0, len(paths), _FILES_PER_DELETE)
+            paths[first : first + FILES_PER_DELETE]
+            for first in range(0, len(paths), FILES_PER_DELETE)
         ]
         deleted: list[str] = []
         failure = None

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -231,71 +232,80 @@ _FILES_AT_ONCE = 65_536
 _LOG_BELOW = f"/{LOG_DIRECTORY}/"
 
 
-class ListedFiles:
-    """The unneeded files of a store; the others are only counted.
+class FoundFiles(msgspec.Struct, frozen=True):
+    """Files that a table does not need."""
 
-    `is_ours` says whether a path may be listed; a directory whose files it refuses is not read.
-    `is_needed` gives, for a `pa.StringArray` of paths, which of them are needed. Paths are relative
-    to the root. The files of a table below the root belong to that one, and are left out.
+    files: pa.Table
+    """`pa.Table` of LISTED_FILE_SCHEMA."""
+    num_seen: int
+    """All files that were looked at."""
+    latest: Snapshot
+    """The newest version that they were compared with."""
+
+
+def list_unneeded_files(
+    snapshot: Snapshot,
+    needed: NeededFiles,
+    is_listed: Callable[[str], bool],
+    *,
+    modified_before_ms: int,
+    named_like: Callable[[pa.Array], pa.Array] = lambda paths: paths,
+) -> FoundFiles:
+    """The files under the root that the table does not need.
+
+    `is_listed` says whether a path may be listed; a directory whose files it refuses is not read.
+    Files modified at `modified_before_ms`, in milliseconds since the epoch, or later are left out:
+    a writer may be about to commit them. `named_like` gives the files with which others are needed.
+    The files of a table below the root belong to that one, and are left out.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        is_ours: Callable[[str], bool],
-        is_needed: Callable[[pa.Array], pa.BooleanArray],
-    ) -> None:
-        self._root = store.local_path("")
-        self.num_listed = 0
-        """Number of the files that may be listed."""
-        self._tables_below: set[str] = set()
-        self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
-        if self._root is not None:
-            # Sizes and times are read later, only for the files that remain.
-            paths = _local_paths(self._root, is_ours)
-            listed: Iterator[ObjectMeta] = (ObjectMeta(path, 0, 0) for path in paths)
-        else:
-            listed = self._noting_tables_below(store.list_recursive())
-        ours = (file for file in listed if is_ours(file.path))
-        while some := list(islice(ours, _FILES_AT_ONCE)):
-            self.num_listed += len(some)
-            files = listed_files(some)
-            self._found.append(files.filter(pc.invert(is_needed(whole_array(files["path"])))))
+    def unneeded(files: pa.Table, referenced: ReferencedFiles) -> pa.Table:
+        return files.filter(pc.invert(referenced.mask(named_like(whole_array(files["path"])))))
 
-    def _noting_tables_below(self, listed: Iterable[ObjectMeta]) -> Iterator[ObjectMeta]:
-        for file in listed:
-            if _LOG_BELOW in file.path:
-                self._tables_below.add(f"{file.path.partition(_LOG_BELOW)[0]}/")
-            yield file
+    root, tables_below = snapshot.store.local_path(""), set[str]()
+    if root is not None:
+        # Sizes and times are read later, only for the files that remain.
+        paths = _local_paths(root, is_listed)
+        listed: Iterator[ObjectMeta] = (ObjectMeta(path, 0, 0) for path in paths)
+    else:
+        listed = _noting_tables_below(snapshot.store.list_recursive(), tables_below)
+    ours = (file for file in listed if is_listed(file.path))
+    referenced, num_seen = needed.of(snapshot), 0
+    parts = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
+    while some := list(islice(ours, _FILES_AT_ONCE)):
+        num_seen += len(some)
+        parts.append(unneeded(listed_files(some), referenced))
+    found = pa.concat_tables(parts)
+    # Commits made during the listing count as well.
+    latest = snapshot.update()
+    if latest.version != snapshot.version:
+        found = unneeded(found, needed.of(latest))
+    if root is not None:
+        found = listed_files(_looked_up(root, found["path"].to_pylist()))
+    for directory in tables_below:
+        found = found.filter(pc.invert(pc.starts_with(found["path"], pattern=directory)))
+    is_old = pc.less(found["modified_ms"], integer_scalar(modified_before_ms))
+    return FoundFiles(found.filter(is_old), num_seen, latest)
 
-    def describe(
-        self, is_needed: Callable[[pa.Array], pa.BooleanArray] | None, *, before_ms: int
-    ) -> pa.Table:
-        """The unneeded files that are old enough: a `pyarrow.Table` of LISTED_FILE_SCHEMA.
 
-        `is_needed` is a second check. Files modified at `before_ms`, in milliseconds since the
-        epoch, or later are left out: a writer may be about to commit them.
-        """
-        found = pa.concat_tables(self._found)
-        if is_needed is not None:
-            found = found.filter(pc.invert(is_needed(found["path"])))
-        if self._root is not None:
-            found = listed_files(self._looked_up(self._root, found["path"].to_pylist()))
-        for directory in self._tables_below:
-            found = found.filter(pc.invert(pc.starts_with(found["path"], pattern=directory)))
-        return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
+def _noting_tables_below(listed: Iterable[ObjectMeta], tables: set[str]) -> Iterator[ObjectMeta]:
+    for file in listed:
+        if _LOG_BELOW in file.path:
+            tables.add(f"{file.path.partition(_LOG_BELOW)[0]}/")
+        yield file
 
-    def _looked_up(self, root: str, paths: Iterable[str]) -> Iterator[ObjectMeta]:
-        for path in paths:
-            try:
-                status = os.stat(f"{root}/{path}")
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise _failure(error, root, path) from error
-            # A link to a directory is not a file.
-            if not stat.S_ISDIR(status.st_mode):
-                yield ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+def _looked_up(root: str, paths: Iterable[str]) -> Iterator[ObjectMeta]:
+    for path in paths:
+        try:
+            status = os.stat(f"{root}/{path}")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _failure(error, root, path) from error
+        # A link to a directory is not a file.
+        if not stat.S_ISDIR(status.st_mode):
+            yield ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _local_paths(root: str, is_ours: Callable[[str], bool]) -> Iterator[str]:
@@ -383,20 +393,14 @@ class UnreferencedFiles:
 
 def find_unreferenced_files(snapshot: Snapshot) -> UnreferencedFiles:
     """List the root of the table and compare it with every version in the log."""
-    of_log = NeededFiles(before_ms=0, retention_ms=2**62)
-    referenced = of_log.of(snapshot)
-    is_ours = is_vacuumed(snapshot.configuration)
-    listed = ListedFiles(
-        snapshot.store,
+    found = list_unneeded_files(
+        snapshot,
+        NeededFiles(before_ms=0, retention_ms=2**62),
         lambda path: not path.startswith(f"{LOG_DIRECTORY}/"),
-        lambda paths: referenced.mask(_without_checksums(paths)),
-    )
-    # Files of commits made during the listing are referenced, too.
-    latest = snapshot.update()
-    newer = of_log.of(latest) if latest.version != snapshot.version else referenced
-    found = listed.describe(
-        lambda paths: newer.mask(_without_checksums(paths)), before_ms=2**62
-    ).sort_by("path")
+        modified_before_ms=2**62,
+        named_like=_without_checksums,
+    ).files.sort_by("path")
+    is_ours = is_vacuumed(snapshot.configuration)
     vacuumed = boolean_column([is_ours(path) for path in found["path"].to_pylist()])
     return UnreferencedFiles(found.append_column("is_vacuumed", vacuumed))
 
