@@ -233,15 +233,15 @@ def test_first_runs_at_the_same_time_both_succeed(
 ) -> None:
     put("a.csv", "id\n1\n")
     put("b.csv", "id\n2\n", at=2000)
-    commit = Transaction.try_commit
+    commit = Transaction.commit
 
     def late(*arguments: Any, **keywords: Any) -> Any:
         # The table did not exist when this run began, and does when it commits.
-        monkeypatch.setattr(Transaction, "try_commit", commit)
+        monkeypatch.setattr(Transaction, "commit", commit)
         run(flights(landing, "a.csv", **options))
         return commit(*arguments, **keywords)
 
-    monkeypatch.setattr(Transaction, "try_commit", late)
+    monkeypatch.setattr(Transaction, "commit", late)
     assert run(flights(landing, **options))["delta/source_files"] == 1
     assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
 

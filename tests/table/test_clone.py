@@ -322,3 +322,16 @@ def test_a_copy_that_fails_leaves_no_table() -> None:
     with pytest.raises(StorageFailure):
         table.clone("", store=broken, deep=True)
     assert not DeltaTable.is_delta_table("", store=inner)
+
+
+def test_a_replaced_clone_gets_the_row_ids_that_it_had_dropped() -> None:
+    table = source()
+    made = clone(table)
+    made.drop_feature("rowTracking")
+    # The checkpoint of this commit counts the files anew.
+    made.set_properties({"delta.checkpointInterval": "1"})
+    table.clone("", store=made.store, deep=False, replace=True)
+    again = DeltaTable("", store=made.store)
+    assert row_ids_of(again) == row_ids_of(table)
+    assert again.snapshot().live_files().num_rows == table.snapshot().num_files
+    again.snapshot().check_totals()

@@ -29,6 +29,7 @@ from dagster_delta.testing.faulty_store import FaultyStore
 from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.logs import actions
 from tests.table.test_optimize import content, make
+from tests.table_rows import row_ids_of
 
 
 def test_rows_deleted_rows_and_vectors_come_back() -> None:
@@ -45,6 +46,20 @@ def test_rows_deleted_rows_and_vectors_come_back() -> None:
     # And forward again: a restore is a version like any other.
     table.restore(4)
     assert table.snapshot().num_records == 16
+
+
+def test_row_ids_come_back_after_their_feature_was_dropped() -> None:
+    table = make(2, {"delta.enableRowTracking": "true"})
+    then = row_ids_of(table)
+    table.drop_feature("rowTracking")
+    table.append(numbered_with_nulls(77))
+    table.restore(1)
+    assert row_ids_of(table) == then
+    table.append(numbered_with_nulls(78))
+    again = DeltaTable("", store=table.store)
+    ids = [row_id for row_id, _ in row_ids_of(again).values()]
+    assert len(set(ids)) == len(ids) == 21
+    again.snapshot().check_totals()
 
 
 def test_the_commit_says_what_it_did() -> None:

@@ -311,14 +311,14 @@ def test_files_of_a_commit_that_may_have_landed_are_kept(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(store, IDS)
-    try_commit = Transaction.try_commit
+    commit = Transaction.commit
 
     def land_without_a_word(self: Transaction, *arguments: Any, **options: Any) -> Any:
-        try_commit(self, *arguments, **options)
+        commit(self, *arguments, **options)
         raise CommitStateUnknown("the store never answered")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Transaction, "try_commit", land_without_a_word)
+        patched.setattr(Transaction, "commit", land_without_a_word)
         with pytest.raises(CommitStateUnknown):
             table.add_column("c", "INT", default="1")
     assert stored_rows(table) == [{"id": 1, "c": 1}, {"id": 2, "c": 1}]

@@ -305,7 +305,7 @@ def rearrange(table: DeltaTable) -> None:
     """A commit that changes no row, as OPTIMIZE makes them."""
     transaction = table.transaction()
     transaction.stage_configuration(table.snapshot().configuration)
-    transaction.try_commit("OPTIMIZE", parameters={})
+    transaction.commit("OPTIMIZE", parameters={})
     table.refresh()
 
 
@@ -375,7 +375,7 @@ def test_a_property_that_changes_does_not_stop_the_stream() -> None:
         configuration.metadata, configuration={"delta.logRetentionDuration": "interval 9 days"}
     )
     transaction.stage_configuration(type(configuration)(configuration.protocol, metadata))
-    transaction.try_commit("SET TBLPROPERTIES", parameters={})
+    transaction.commit("SET TBLPROPERTIES", parameters={})
     table.refresh()
     append(table, 7)
     assert ids_of(batches(table, stream, start)) == [[7]]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.errors import CommitStateUnknown, CorruptLog, StorageFailure
+from dagster_delta.errors import CommitConflict, CommitStateUnknown, CorruptLog, StorageFailure
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
@@ -18,7 +18,6 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction import transaction as transaction_module
-from dagster_delta.table.transaction.committer import Conflicted
 from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
 from tests.table.handles import data_files
@@ -144,7 +143,8 @@ def test_files_of_a_refused_commit_are_the_transactions_until_it_gives_up() -> N
     before, transaction = data_files(store), staged(store)
     transaction.depend_on(ReadScope(whole_table=True))
     DeltaTable("", store=store).delete()
-    assert isinstance(transaction.try_commit("WRITE"), Conflicted)
+    with pytest.raises(CommitConflict):
+        transaction.commit("WRITE", keeps_files=True)
     assert data_files(store) > before
     transaction.created_files.delete()
     assert data_files(store) == before

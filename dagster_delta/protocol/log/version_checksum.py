@@ -170,10 +170,14 @@ def version_checksum_after(
 def _is_countable(actions: CommitActions) -> bool:
     if any(remove.size_bytes is None for remove in actions.removes):
         return False
-    # Adds that only rewrite the statistics or tags of live files have no removes and change no
-    # data, so the number of new files cannot be derived from them.
-    rewrites = bool(actions.adds) and not any(add.data_change for add in actions.adds)
-    return not (rewrites and not actions.removes)
+    # Adds that only rewrite the statistics, tags or row ids of live files change no data, and no
+    # removes of the same files are beside them: the number of new files is not known then.
+    if all(add.data_change for add in actions.adds):
+        return True
+    changes = {add.data_change for add in actions.adds} | {
+        gone.data_change for gone in actions.removes
+    }
+    return bool(actions.removes) and changes == {False}
 
 
 def _next_transactions(

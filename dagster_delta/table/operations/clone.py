@@ -14,20 +14,19 @@ from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.clock import DAY_MS, Clock
-from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists
+from dagster_delta.errors import (
+    CommitConflict,
+    DataFileMissing,
+    InvalidArgument,
+    TableAlreadyExists,
+)
 from dagster_delta.evolution.properties import set_properties
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
-from dagster_delta.protocol.features.row_tracking import (
-    assign_row_ids,
-    high_water_mark_domain,
-    parse_high_water_mark,
-)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import (
     CHECKPOINT_PROTECTION_KEY,
@@ -35,7 +34,7 @@ from dagster_delta.protocol.log.commit_writer import (
 )
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, keys_of
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.partition_values import (
     decode_path,
@@ -47,7 +46,11 @@ from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
-from dagster_delta.table.operations.restore import restored_configuration
+from dagster_delta.table.operations.restore import (
+    file_difference,
+    restored_configuration,
+    with_row_ids,
+)
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
@@ -55,7 +58,6 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 
 # Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (CHECKPOINT_PROTECTION_KEY, *IN_COMMIT_TIMESTAMP_START_KEYS)
-_NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
@@ -89,33 +91,42 @@ def clone_table(
         named, copies, vectors = copy.name(files), copy.copies, list(copy.vectors.values())
     else:
         named = _referenced(files, source.store)
-    entering, leaving = _difference(named, existing)
-    adds, row_ids = _with_row_ids(named.filter(entering), source, configuration, existing)
-    domains = [*followed_clustering(existing, source), *row_ids]
+    now = named.slice(0, 0) if existing is None else existing.live_files()
+    entering, renumbered, leaving = file_difference(now, named)
+    adds: Sequence[AddFile]
+    adds = [*added_again(entering), *added_again(renumbered, data_change=False)]
+    domains = followed_clustering(existing, source)
+    if configuration.supports("rowTracking"):
+        adds, row_ids = with_row_ids(adds, source, existing)
+        domains += row_ids
+    else:
+        adds = [
+            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
+            for add in adds
+        ]
     changes = adds or leaving.num_rows or domains
     if existing is not None and configuration == existing.configuration and not changes:
         return CommitResult(existing.version, {}, existing, skipped=True)
     _copy_files(source, store, [*copies, *vectors], options.on_progress)
-    for domain in domains:
-        transaction.stage_domain(domain)
+    transaction.stage_domain(*domains)
     transaction.stage_removed(tombstones(leaving, clock()))
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     transaction.stage_readded(adds)
-    if configuration.row_tracking_enabled:
-        transaction.declare_row_ids_kept()
-    outcome = transaction.try_commit(
-        "CLONE",
-        parameters={
-            "source": f"delta.`{source.store.location.uri}`",
-            "sourceVersion": source.version,
-        },
-        metrics=_metrics(files, leaving, copies),
-        user_info=options.commit_info,
-    )
-    if isinstance(outcome, CommitResult):
-        return outcome
-    raise _already_exists(store) if existing is None else outcome.conflict
+    try:
+        return transaction.commit(
+            "CLONE",
+            parameters={
+                "source": f"delta.`{source.store.location.uri}`",
+                "sourceVersion": source.version,
+            },
+            metrics=_metrics(files, leaving, copies),
+            user_info=options.commit_info,
+        )
+    except CommitConflict:
+        if existing is not None:
+            raise
+        raise _already_exists(store) from None
 
 
 def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> Snapshot | None:
@@ -207,47 +218,6 @@ def _configuration(
             "clone without that property, and create an Iceberg-compatible table from the rows"
         )
     return configuration
-
-
-def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[pa.ChunkedArray, pa.Table]:
-    keys = keys_of(files["path"], files["deletion_vector"])
-    if existing is None:
-        return pc.is_valid(keys), files.slice(0, 0)
-    now = existing.live_files()
-    now_keys = keys_of(now["path"], now["deletion_vector"])
-    same = pc.is_in(_with_ids(keys, files), value_set=_with_ids(now_keys, now))
-    # A clone with row tracking gave ids to files that have none in the source.
-    same = pc.or_(
-        same, pc.and_(pc.is_null(files["base_row_id"]), pc.is_in(keys, value_set=now_keys))
-    )
-    return pc.invert(same), now.filter(pc.invert(pc.is_in(now_keys, value_set=keys)))
-
-
-def _with_ids(keys: pa.ChunkedArray, files: pa.Table) -> pa.ChunkedArray:
-    ids = (
-        pc.coalesce(files[name].cast("string"), _NO_ID)
-        for name in ("base_row_id", "default_row_commit_version")
-    )
-    return pc.binary_join_element_wise(keys, *ids, _SEPARATOR)
-
-
-def _with_row_ids(
-    files: pa.Table, source: Snapshot, configuration: TableConfiguration, existing: Snapshot | None
-) -> tuple[list[AddFile], list[DomainMetadata]]:
-    """The adds, with the ids that rows have in the source, and the highest id, if that changes."""
-    adds = list(added_again(files))
-    if not configuration.supports("rowTracking"):
-        bare = [
-            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
-            for add in adds
-        ]
-        return bare, []
-    before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
-    highest = max(before, parse_high_water_mark(source.domain_metadata().values()))
-    assigned, highest = assign_row_ids(adds, version=None, highest=highest)
-    if highest <= before:
-        return list(assigned), []
-    return list(assigned), [high_water_mark_domain(highest)]
 
 
 def _copy_files(

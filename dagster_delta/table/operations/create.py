@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
-from dagster_delta.errors import InvalidArgument, TableAlreadyExists
+from dagster_delta.errors import CommitConflict, InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.column_definition import schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -19,7 +19,7 @@ from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.table.operations.clustering import define_clustering
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,29 +45,28 @@ def create_table(
     transaction = Transaction(store, existing)
     configuration, domains = define_new_table(definition, existing)
     transaction.stage_configuration(configuration)
-    for domain in domains:
-        transaction.stage_domain(domain)
+    transaction.stage_domain(*domains)
     if existing is not None:
         transaction.stage_removed(tombstones(existing.live_files(REMOVED_COLUMNS), now_ms()))
         transaction.depend_on(ReadScope(whole_table=True))
-    outcome = transaction.try_commit(
-        "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
-        parameters={
-            "isManaged": False,
-            "description": definition.description,
-            "partitionBy": list(configuration.partition_columns),
-            "clusterBy": list(definition.cluster_by),
-            "properties": configuration.metadata.configuration,
-        },
-    )
-    if isinstance(outcome, CommitResult):
-        return outcome.snapshot
-    # Another writer has created the table first, or changed it.
-    if existing is None and mode == "error":
-        raise _already_exists(store)
-    if existing is None and mode == "ignore":
-        return Snapshot.load(store)
-    raise outcome.conflict
+    try:
+        return transaction.commit(
+            "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
+            parameters={
+                "isManaged": False,
+                "description": definition.description,
+                "partitionBy": list(configuration.partition_columns),
+                "clusterBy": list(definition.cluster_by),
+                "properties": configuration.metadata.configuration,
+            },
+        ).snapshot
+    except CommitConflict:
+        # Another writer has created the table first, or changed it.
+        if existing is not None or mode == "replace":
+            raise
+        if mode == "ignore":
+            return Snapshot.load(store)
+        raise _already_exists(store) from None
 
 
 def define_new_table(

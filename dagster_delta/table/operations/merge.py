@@ -54,7 +54,7 @@ from dagster_delta.sql.types import BOOLEAN
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.operations.create import define_new_table
-from dagster_delta.table.operations.row_changes import change_rows, refuse_append_only
+from dagster_delta.table.operations.row_changes import change_rows
 from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner, SelectedRows, read_plan
 from dagster_delta.table.read.snapshot import Snapshot, before_creation
@@ -267,8 +267,7 @@ def merge_rows(
             nonlocal engine, source
             transaction = _begin(snapshot, statement, clock)
             if not snapshot.exists:
-                for domain in domains:
-                    transaction.stage_domain(domain)
+                transaction.stage_domain(*domains)
             elif not began.exists:
                 _check_columns(snapshot, began.schema)
             transaction.stage_applications(statement)
@@ -293,7 +292,7 @@ def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Trans
         transaction = Transaction(snapshot.store, None, clock=clock)
         transaction.stage_configuration(snapshot.configuration)
     if any(clause.action != "insert" for clause in statement.clauses):
-        refuse_append_only(transaction, "this MERGE")
+        transaction.check_may_remove("this MERGE")
     return transaction
 
 

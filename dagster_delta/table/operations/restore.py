@@ -5,7 +5,7 @@ Spec: Add File and Remove File; Protocol Evolution; Domain Metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,17 @@ from dagster_delta.clock import DAY_MS
 from dagster_delta.errors import MAX_EXAMPLES, CommitConflict, DataFileMissing, DeltaError
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
-from dagster_delta.protocol.actions import DomainMetadata, Metadata
+from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
+from dagster_delta.protocol.features.row_tracking import (
+    assign_row_ids,
+    high_water_mark_domain,
+    parse_high_water_mark,
+)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import keys_of
+from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 _MAX_COMMITS_BACK = 1000
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
+_NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class RestorePlan:
     target: Snapshot = field(repr=False)
     returning: pa.Table = field(repr=False)
     """Files of the target that the latest version does not have, as `Snapshot.live_files`."""
+    renumbered: pa.Table = field(repr=False)
+    """Files of the target that the latest version has with other row ids."""
     leaving: pa.Table = field(repr=False)
     """Files of the latest version that the target does not have, as `Snapshot.live_files`."""
     configuration: TableConfiguration = field(repr=False)
@@ -63,7 +72,8 @@ class RestorePlan:
     def changes_anything(self) -> bool:
         """Whether there is anything to commit."""
         is_same = self.configuration.metadata == self.before.metadata and not self.domains
-        return bool(not is_same or self.returning.num_rows or self.leaving.num_rows)
+        files = (self.returning, self.renumbered, self.leaving)
+        return not is_same or any(changed.num_rows for changed in files)
 
     def to_markdown(self) -> str:
         """The difference for people: rows, files, bytes, schema, properties."""
@@ -72,16 +82,13 @@ class RestorePlan:
 
 def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing."""
-    now, then = current.live_files(), target.live_files()
-    now_keys = keys_of(now["path"], now["deletion_vector"])
-    then_keys = keys_of(then["path"], then["deletion_vector"])
-    returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
-    leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
+    returning, renumbered, leaving = file_difference(current.live_files(), target.live_files())
     _check_files(returning, target)
     return RestorePlan(
         before=current,
         target=target,
         returning=returning,
+        renumbered=renumbered,
         leaving=leaving,
         configuration=restored_configuration(current.configuration, target.configuration),
         domains=followed_clustering(current, target),
@@ -125,12 +132,18 @@ def _commit(
     transaction = Transaction(plan.before.store, plan.before, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(plan.configuration)
-    for domain in plan.domains:
-        transaction.stage_domain(domain)
+    adds: Sequence[AddFile] = [
+        *added_again(plan.returning),
+        *added_again(plan.renumbered, data_change=False),
+    ]
+    row_ids: tuple[DomainMetadata, ...] = ()
+    if plan.configuration.supports("rowTracking"):
+        adds, row_ids = with_row_ids(adds, plan.target, plan.before)
+    transaction.stage_domain(*plan.domains, *row_ids)
     for app_id, version in _followed_versions(plan.before, plan.target).items():
         transaction.record_application(app_id, version)
     transaction.stage_removed(tombstones(plan.leaving, clock()))
-    transaction.stage_readded(added_again(plan.returning))
+    transaction.stage_readded(adds)
     return transaction.commit(
         "RESTORE",
         parameters={
@@ -140,6 +153,39 @@ def _commit(
         metrics=_metrics(plan),
         user_info=commit_info,
     )
+
+
+def file_difference(now: pa.Table, then: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """The files of `then` that `now` lacks, those that it has with other row ids, and the files of
+    `now` that `then` lacks.
+    """
+    keys, now_keys = (keys_of(files["path"], files["deletion_vector"]) for files in (then, now))
+    is_there = pc.is_in(keys, value_set=now_keys)
+    is_same = pc.is_in(_with_ids(keys, then), value_set=_with_ids(now_keys, now))
+    # Files that had no ids may have got some since.
+    is_renumbered = pc.and_not(is_there, pc.or_(is_same, pc.is_null(then["base_row_id"])))
+    is_leaving = pc.invert(pc.is_in(now_keys, value_set=keys))
+    return then.filter(pc.invert(is_there)), then.filter(is_renumbered), now.filter(is_leaving)
+
+
+def _with_ids(keys: pa.ChunkedArray, files: pa.Table) -> pa.ChunkedArray:
+    ids = (
+        pc.coalesce(files[name].cast("string"), _NO_ID)
+        for name in ("base_row_id", "default_row_commit_version")
+    )
+    return pc.binary_join_element_wise(keys, *ids, _SEPARATOR)
+
+
+def with_row_ids(
+    adds: Sequence[AddFile], source: Snapshot, existing: Snapshot | None
+) -> tuple[Sequence[AddFile], tuple[DomainMetadata, ...]]:
+    """The files of a version of `source` with ids for their rows, and the highest id of the table
+    that gets them, if that changes.
+    """
+    before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
+    highest = max(before, parse_high_water_mark(source.domain_metadata().values()))
+    assigned, highest = assign_row_ids(adds, version=None, highest=highest)
+    return assigned, (high_water_mark_domain(highest),) if highest > before else ()
 
 
 def restored_configuration(

@@ -21,10 +21,9 @@ from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
 from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
-from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.operations.write_planning import write_spec
@@ -33,6 +32,7 @@ from dagster_delta.table.transaction.file_actions import (
     added_row,
     descriptor_of,
     file_table,
+    hiding,
     store_deletion_vectors,
     tombstone,
 )
@@ -47,18 +47,6 @@ RowChangeMetrics = dict[str, int]
 """What a change did, by the names of commitInfo."""
 CHANGED_ROWS = "numChangedRows"
 """Stands for the rows that left or changed, which each statement calls otherwise."""
-
-
-def refuse_append_only(transaction: Transaction, what: str) -> None:
-    """Make sure that rows may leave the table."""
-    if transaction.configuration.append_only:
-        # Spec: Append-only Tables.
-        raise UnsupportedFeature(
-            f"the table is append-only (delta.appendOnly), and {what} would remove rows; unset the "
-            "property first",
-            table=transaction.store.location.uri,
-            version=transaction.read_version,
-        )
 
 
 def change_rows(
@@ -79,7 +67,6 @@ def change_rows(
     staged instead: change data, and the rows that stay. `selects` is as for
     `Transaction.depend_on`; by default what `where` says.
     """
-    refuse_append_only(transaction, "this change")
     if selects is None and where is not None:
         selects = selection(transaction, engine, where)
     merges_on_read = transaction.configuration.deletion_vectors_enabled
@@ -134,9 +121,7 @@ class _TouchedFile(msgspec.Struct, frozen=True):
 
     def to_add(self, vector: DeletionVectorDescriptor) -> AddFile:
         assert self.num_records is not None  # noqa: S101  counted, as some of its rows stay
-        # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
-        stats = with_record_count(self.row["stats"], self.num_records, tight_bounds=False)
-        return msgspec.structs.replace(added_row(self.row), deletion_vector=vector, stats=stats)
+        return hiding(added_row(self.row), vector, self.num_records)
 
 
 def _touched_files(transaction: Transaction, selected: SelectedRows) -> Iterator[_TouchedFile]:

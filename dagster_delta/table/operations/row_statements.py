@@ -20,7 +20,6 @@ from dagster_delta.table.operations.row_changes import (
     NO_CHANGES,
     RowChangeMetrics,
     change_rows,
-    refuse_append_only,
 )
 from dagster_delta.table.read.file_planner import select_rows
 from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
@@ -87,7 +86,7 @@ class _RowStatement:
         self._asked = None if options.engine is None else engine_for(None, options.engine)
         self._zone = (self._asked or embedded_engine()).time_zone
         self._transaction = Transaction(snapshot.store, snapshot, clock=clock)
-        refuse_append_only(self._transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
+        self._transaction.check_may_remove(f"{'an' if name == 'UPDATE' else 'a'} {name}")
         self._where = None
         if where is not None:
             self._where = parse_filter(where, snapshot.schema, self._moment, self._zone)

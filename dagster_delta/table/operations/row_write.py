@@ -35,7 +35,6 @@ from dagster_delta.table.operations.write_planning import (
 )
 from dagster_delta.table.read.file_planner import select_rows
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.committer import Conflicted
 from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
@@ -170,8 +169,7 @@ class RowWrite:
                 clustering.check_clustered_by(snapshot, self.options.cluster_by)
             if planned != snapshot.configuration:
                 planned, domains = clustering.keep_clustering(snapshot, planned)
-        for domain in domains:
-            self.transaction.stage_domain(domain)
+        self.transaction.stage_domain(*domains)
         return planned
 
     def write_rows(
@@ -197,15 +195,13 @@ class RowWrite:
         metrics: Mapping[str, int | str],
     ) -> CommitResult:
         """Commit what is staged. A conflict leaves the files of the rows for the next attempt."""
-        outcome = self.transaction.try_commit(
+        return self.transaction.commit(
             "WRITE",
             parameters={**parameters, "partitionBy": list(configuration.partition_columns)},
             metrics=metrics,
             user_info=self.options.commit_info,
+            keeps_files=True,
         )
-        if isinstance(outcome, Conflicted):
-            raise outcome.conflict
-        return outcome
 
     def _planned_configuration(
         self, snapshot: Snapshot | None, schema: StructType

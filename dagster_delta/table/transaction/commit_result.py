@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dagster_delta.errors import ConcurrentTransaction, InvalidArgument
+from dagster_delta.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.actions import SetTransaction
@@ -58,17 +58,6 @@ class AppTransaction(msgspec.Struct, frozen=True):
     after: int | None
     """Version that the table must record before; None if it must record none. Another version means
     that another writer has already done a part of the work."""
-
-    def check(self, found: int | None, *, table: str, version: int | None) -> None:
-        """Check that the work has not been done by another run."""
-        if found != self.after:
-            raise ConcurrentTransaction(
-                f"the application {self.app_id!r} was to go on from version {self.after}, and the "
-                f"table has it at {found}: another run of it was faster; plan the work again from "
-                "there",
-                table=table,
-                version=version,
-            )
 
 
 def lasting_transactions(snapshot: Snapshot) -> tuple[SetTransaction, ...]:

@@ -41,10 +41,10 @@ from dagster_delta.protocol.log.conflict_checker import (
     check_conflicts,
     is_blind_append,
 )
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.transaction.file_actions import store_deletion_vectors
+from dagster_delta.table.transaction.file_actions import hiding, store_deletion_vectors
 
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
 
@@ -246,7 +246,10 @@ def rebase_rows(
     stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
     descriptors = dict(zip(kept, stored.descriptors, strict=True))
     adds = tuple(
-        _hiding(latest.get(add.path, add), descriptors[add.path], counts[add.path], add.data_change)
+        msgspec.structs.replace(
+            hiding(latest.get(add.path, add), descriptors[add.path], counts[add.path]),
+            data_change=add.data_change,
+        )
         if add.path in descriptors
         else add
         for add in change.adds
@@ -272,18 +275,6 @@ def concurrent_row_changes(
 def referenced_files(adds: Sequence[AddFile]) -> set[str]:
     """The data files and the files with vectors of some adds, relative to the table root."""
     return {*(decode_path(add.path) for add in adds), *vector_files(adds)}
-
-
-def _hiding(
-    add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int, data_change: bool
-) -> AddFile:
-    """A file of so many rows, deleted ones included, with another deletion vector."""
-    # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A concurrent
-    # commit without a vector for the file may have left it with other statistics.
-    stats = with_record_count(add.stats, num_rows, tight_bounds=False)
-    return msgspec.structs.replace(
-        add, deletion_vector=descriptor, stats=stats, data_change=data_change
-    )
 
 
 def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:

@@ -24,6 +24,7 @@ from dagster_delta.protocol.features.deletion_vectors import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.statistics.statistics import with_record_count
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -95,6 +96,14 @@ def added_row(row: Mapping[str, Any], *, data_change: bool = True) -> AddFile:
         default_row_commit_version=row["default_row_commit_version"],
         clustering_provider=row["clustering_provider"],
     )
+
+
+def hiding(add: AddFile, vector: DeletionVectorDescriptor, num_records: int) -> AddFile:
+    """A file of so many rows, deleted ones included, with another deletion vector."""
+    # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A commit
+    # without a vector for the file may have left it with other statistics.
+    stats = with_record_count(add.stats, num_records, tight_bounds=False)
+    return msgspec.structs.replace(add, deletion_vector=vector, stats=stats)
 
 
 def file_table(files: Iterable[AddFile]) -> pa.Table:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
     CommitRetriesExhausted,
+    ConcurrentTransaction,
     ConditionalPutUnsupported,
     InvalidArgument,
     InvalidTable,
@@ -125,6 +126,18 @@ class Transaction:
             )
         return self.snapshot.configuration
 
+    def check_may_remove(self, what: str) -> None:
+        """Refuse that rows leave an append-only table; `what` would remove them."""
+        before = self.configuration if self.snapshot is None else self.snapshot.configuration
+        if before.append_only:
+            # Spec: new log entries MUST NOT change or remove data from the table.
+            raise UnsupportedFeature(
+                f"the table is append-only (delta.appendOnly), and {what} would remove rows; "
+                "append instead, or unset the property first",
+                table=self.store.location.uri,
+                version=self.read_version,
+            )
+
     def stage_configuration(self, configuration: TableConfiguration) -> None:
         """Add protocol and metadata to the commit, if they change.
 
@@ -218,7 +231,14 @@ class Transaction:
         found = None
         if self.snapshot is not None:
             found = self.snapshot.transaction_version(progress.app_id)
-        progress.check(found, table=self.store.location.uri, version=self.read_version)
+        if found != progress.after:
+            raise ConcurrentTransaction(
+                f"the application {progress.app_id!r} was to go on from version {progress.after}, "
+                f"and the table has it at {found}: another run of it was faster; plan the work "
+                "again from there",
+                table=self.store.location.uri,
+                version=self.read_version,
+            )
         self.record_application(progress.app_id, progress.version)
 
     def stage_applications(self, options: StatementOptions) -> None:
@@ -232,9 +252,9 @@ class Transaction:
         for progress in options.progress:
             self.advance_application(progress)
 
-    def stage_domain(self, domain: DomainMetadata) -> None:
-        """Set or remove a metadata domain of the protocol, for callers that follow its rules."""
-        self._domains[domain.domain] = domain
+    def stage_domain(self, *domains: DomainMetadata) -> None:
+        """Set or remove metadata domains of the protocol, for callers that follow its rules."""
+        self._domains |= {domain.domain: domain for domain in domains}
 
     def set_domain_metadata(self, domain: str, configuration: str) -> None:
         """Set a user-defined metadata domain.
@@ -255,9 +275,7 @@ class Transaction:
                 "delta.feature.domainMetadata = supported",
                 table=self.store.location.uri,
             )
-        self._domains[domain] = DomainMetadata(
-            domain=domain, configuration=configuration, removed=False
-        )
+        self.stage_domain(DomainMetadata(domain=domain, configuration=configuration, removed=False))
 
     def commit(
         self,
@@ -266,6 +284,7 @@ class Transaction:
         parameters: Mapping[str, object] | None = None,
         metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
         user_info: Mapping[str, object] | None = None,
+        keeps_files: bool = False,
     ) -> CommitResult:
         """Commit the change as the next version, rebased on concurrent commits where that is safe.
 
@@ -274,10 +293,10 @@ class Transaction:
             parameters: of the operation.
             metrics: of the operation, or what counts them when the files to commit are known.
             user_info: kept in the commitInfo beside ours.
+            keeps_files: whether a conflict leaves the files written for it, for another attempt.
 
         Raises:
-            CommitConflict: another writer won and the change cannot be rebased; the files written
-                for it are deleted.
+            CommitConflict: another writer won and the change cannot be rebased.
             CommitStateUnknown: the store would not say whether the commit landed; nothing is
                 deleted.
             CorruptLog: another writer won and its commit is damaged; the files written for the
@@ -286,23 +305,6 @@ class Transaction:
             UnsupportedFeature: the table is append-only and rows would be removed.
             StorageFailure: the store refused; nothing is deleted.
         """
-        outcome = self.try_commit(
-            operation, parameters=parameters, metrics=metrics, user_info=user_info
-        )
-        if isinstance(outcome, Conflicted):
-            self.created_files.delete()
-            raise outcome.conflict
-        return outcome
-
-    def try_commit(
-        self,
-        operation: str,
-        *,
-        parameters: Mapping[str, object] | None = None,
-        metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
-        user_info: Mapping[str, object] | None = None,
-    ) -> CommitResult | Conflicted:
-        """Like `commit`, but returns a conflict, and keeps the files written for the change."""
         while True:
             counted = dict((metrics() if callable(metrics) else metrics) or {})
             started_ms = self.clock()
@@ -312,9 +314,12 @@ class Transaction:
                 newest.seen_ms = started_ms
                 return CommitResult(outcome.version, counted, newest)
             with self.created_files:
-                if not self._merge_concurrent_row_changes(outcome):
-                    outcome.conflict.table = self.store.location.uri
-                    return outcome
+                is_rebased = self._merge_concurrent_row_changes(outcome)
+            if not is_rebased:
+                if not keeps_files:
+                    self.created_files.delete()
+                outcome.conflict.table = self.store.location.uri
+                raise outcome.conflict
 
     def _put(
         self,
@@ -388,14 +393,8 @@ class Transaction:
     ) -> CommitRequest:
         contents, base, configuration = self._contents(), self.snapshot, self.configuration
         current = configuration if base is None else base.configuration
-        if contents.removes_data and current.append_only:
-            # Spec: new log entries MUST NOT change or remove data from the table.
-            raise UnsupportedFeature(
-                "the table is append-only (delta.appendOnly), and this write would remove rows; "
-                "append instead, or unset the property first",
-                table=self.store.location.uri,
-                version=self.read_version,
-            )
+        if contents.removes_data:
+            self.check_may_remove("this write")
         has_timestamps = configuration.in_commit_timestamps_enabled
         tags = {}
         if configuration.row_tracking_enabled:
