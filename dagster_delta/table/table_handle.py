@@ -15,7 +15,7 @@ from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
@@ -163,11 +163,7 @@ class TableHandle:
                 table=self.uri,
             )
         known = self._snapshot
-        try:
-            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
-        except TableNotFound:
-            if self._snapshot is not None:
-                raise
+        self._snapshot = find_snapshot(self._store) if known is None else known.update()
         return self._snapshot
 
     def _existing(self) -> Snapshot:

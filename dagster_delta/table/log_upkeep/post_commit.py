@@ -65,7 +65,7 @@ def follow_commit(
             table=store.location.uri,
         ) from error
     _keep_manifests(snapshot, commits)
-    with _logged(snapshot.version, store, "checkpoint was not stored"):
+    with logged_failure(snapshot.version, store, "checkpoint was not stored"):
         num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
         interval = snapshot.configuration.properties.commits_between_checkpoints(num_files)
         if snapshot.version > 0 and snapshot.version % interval == 0:
@@ -89,8 +89,8 @@ def _checksum_after(
 
 
 @contextmanager
-def _logged(version: int, store: ObjectStore, what: str) -> Iterator[None]:
-    """The commit exists already: what fails in the block is logged and not raised."""
+def logged_failure(version: int, store: ObjectStore, what: str) -> Iterator[None]:
+    """What fails in the block after a commit is logged and not raised: `what` was not done."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -104,7 +104,9 @@ def _logged(version: int, store: ObjectStore, what: str) -> Iterator[None]:
 
 
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
-    with _logged(snapshot.version, snapshot.store, "set of symlink manifests was not stored"):
+    with logged_failure(
+        snapshot.version, snapshot.store, "set of symlink manifests was not stored"
+    ):
         if not snapshot.configuration.properties.symlink_manifests:
             return
         from dagster_delta.table.log_upkeep.symlink_manifests import (
@@ -119,7 +121,7 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
     if checksum is None:
         return
     path, data = checksum_path(version), encode_version_checksum(checksum)
-    with _logged(version, store, "checksum was not stored"):
+    with logged_failure(version, store, "checksum was not stored"):
         try:
             store.put_if_absent(path, data)
         except FileExistsError:
@@ -149,7 +151,7 @@ def _with_clean_log(snapshot: Snapshot, interval: int, *, clock: Clock) -> Snaps
         return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
 
-    with _logged(snapshot.version, snapshot.store, "log was not cleaned up"):
+    with logged_failure(snapshot.version, snapshot.store, "log was not cleaned up"):
         if clean_expired_log(snapshot, clock=clock) is not None:
             # It may still have to read the checkpoint that it was opened with.
             return Snapshot.load(snapshot.store, version=snapshot.version)

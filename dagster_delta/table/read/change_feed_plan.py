@@ -48,17 +48,11 @@ _ROWS_PER_BATCH = 10_000
 class ChangedFiles:
     """The files with the row changes of a range of versions."""
 
-    recorded: ChangeFileSet
-    """Change data files, whose rows say how they changed."""
-    derived: ChangeFileSet
-    """Files of the table whose rows were all inserted, or all deleted."""
+    sets: tuple[ChangeFileSet, ...]
+    """Change data files, whose rows say how they changed; and files of the table, whose rows were
+    all inserted, or all deleted."""
     changes_metadata: bool = False
     """Whether a version of the range has changed the schema or properties of the table."""
-
-    @property
-    def sets(self) -> tuple[ChangeFileSet, ChangeFileSet]:
-        """Both kinds."""
-        return self.recorded, self.derived
 
     def matching(self, where: SqlExpression) -> ChangedFiles:
         """Without the files in which no row satisfies a filter."""
@@ -68,7 +62,7 @@ class ChangedFiles:
             needed = None if found.is_decided else where
             return msgspec.structs.replace(changes, files=found.files, where=needed)
 
-        return replace(self, recorded=skip(self.recorded), derived=skip(self.derived))
+        return replace(self, sets=tuple(map(skip, self.sets)))
 
 
 def plan_changes(
@@ -88,11 +82,11 @@ def plan_changes(
         found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
         shown = reduce(TableConfiguration.with_existing_defaults_of, found, shown)
     with located(store, end.version):
-        recorded, derived = collected.files.sets(shown)
+        sets = collected.files.sets(shown)
     changes_metadata = any(
         change.metadata is not None for change in collected.configuration_changes
     )
-    return ChangedFiles(recorded, derived, changes_metadata)
+    return ChangedFiles(sets, changes_metadata)
 
 
 @dataclass(frozen=True, slots=True)
