@@ -29,7 +29,7 @@ from dagster_delta.evolution.dependants import (
     placement_dependants,
     refuse_dependants,
 )
-from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
+from dagster_delta.evolution.merge_schema import records_versions, widened_field
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.plan_report import describe_field
 from dagster_delta.evolution.properties import FEED_COLUMNS
@@ -85,7 +85,7 @@ class AddColumn(SchemaAction, frozen=True):
                 f"there is a column {column} already; choose another name", column=column
             )
         self._check_new(draft, path)
-        default = None if self.default is None or is_null(self.default) else self.default
+        default = default_of(self.default)
         metadata: dict[str, object] = {}
         if self.comment is not None:
             metadata["comment"] = self.comment
@@ -145,9 +145,9 @@ def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
         return None
 
 
-def is_null(sql: str) -> bool:
-    """Whether a default is the literal NULL, which is none."""
-    return sql.strip().casefold() == "null"
+def default_of(sql: str | None) -> str | None:
+    """The default; None for the literal NULL, which is none."""
+    return None if sql is None or sql.strip().casefold() == "null" else sql
 
 
 class DropColumn(SchemaAction, frozen=True):
@@ -237,7 +237,7 @@ class ChangeType(SchemaAction, frozen=True):
         place = find_place(draft.schema, self.path)
         column = dotted(place.path)
         version = draft.table_version if records_versions(draft.configuration) else None
-        field = StatementTypes(version).widen(place, self.data_type)
+        field = widened_field(place, self.data_type, version)
         if field == place.field:
             unlimited = without_text_limits(field)
             if place.steps or field.data_type != STRING or unlimited == field:
@@ -261,64 +261,65 @@ def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
     refuse_dependants(path, f"changed from {place.data_type}", dependants)
 
 
-class SetNotNull(SchemaAction, frozen=True):
-    """Make a column NOT NULL; existing rows are checked."""
+class SetNullable(SchemaAction, frozen=True):
+    """Make a column NOT NULL, or a column, array element or map value nullable."""
 
     path: ColumnPath
+    nullable: bool
 
     def apply(self, draft: SchemaDraft) -> None:
-        """Make the field NOT NULL, if it is null in no existing row."""
-        place = draft.column(self.path, "made NOT NULL")
-        if not place.field.nullable:
-            draft.note(f"column {dotted(place.path)} is NOT NULL already", "nothing")
-            return
-        if not is_reached_through_structs(draft.schema, place.path):
-            raise SchemaChangeRefused(
-                f"column {dotted(place.path)} lies in an array or a map and cannot be made "
-                "NOT NULL",
-                column=dotted(place.path),
-            )
-        draft.set_schema(with_nullability(draft.schema, place.path, nullable=False))
-        draft.work["not_null", place.path] = ""
-        draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
-
-
-class DropNotNull(SchemaAction, frozen=True):
-    """Make a column, array element or map value nullable."""
-
-    path: ColumnPath
-
-    def apply(self, draft: SchemaDraft) -> None:
-        """Make the field, array element or map value nullable."""
+        """Say whether it may be null; existing rows are checked if it may not."""
         place = find_place(draft.schema, self.path)
-        if place.steps[-1:] == ("key",):
+        column = dotted(place.path)
+        if self.nullable and place.steps[-1:] == ("key",):
             raise SchemaChangeRefused(
-                f"{dotted(place.path)} is a map key, and keys are never null",
-                column=dotted(place.path),
+                f"{column} is a map key, and keys are never null", column=column
             )
-
-        schema = with_nullability(draft.schema, place.path, nullable=True)
+        schema = with_nullability(draft.schema, place.path, self.nullable)
         if schema == draft.schema:
-            draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
+            how = "nullable" if self.nullable else "NOT NULL"
+            draft.note(f"column {column} is {how} already", "nothing")
             return
+        if not self.nullable and not is_reached_through_structs(schema, place.path):
+            raise SchemaChangeRefused(
+                f"column {column} lies in an array or a map and cannot be made NOT NULL",
+                column=column,
+            )
         draft.set_schema(schema)
-        draft.work.pop(("not_null", place.path), None)
-        draft.note(f"drop NOT NULL from column {dotted(place.path)}")
+        if self.nullable:
+            draft.work.pop(("not_null", place.path), None)
+            draft.note(f"drop NOT NULL from column {column}")
+        else:
+            draft.work["not_null", place.path] = ""
+            draft.note(f"set NOT NULL on column {column}", "validates")
 
 
 class SetDefault(SchemaAction, frozen=True):
-    """Set the default for rows written from now on."""
+    """Set the default for rows written from now on; None removes it."""
 
     path: ColumnPath
-    expression: str
+    expression: str | None
     """Spark SQL."""
 
     def apply(self, draft: SchemaDraft) -> None:
-        """Set the default; existing rows keep their values."""
-        if is_null(self.expression):
-            DropDefault(self.path).apply(draft)
+        """Set or remove the default; existing rows keep their values."""
+        default = default_of(self.expression)
+        change = "without a default" if default is None else "given a default"
+        place = draft.column(self.path, change)
+        column = dotted(place.path)
+        if default is not None:
+            self._check_new(draft, place)
+            draft.work["default", place.path] = default
+            draft.note(f"set the default of column {column} to {default}, for future rows")
+        elif DEFAULT_KEY in place.field.metadata:
+            draft.work.pop(("default", place.path), None)
+            draft.note(f"drop the default of column {column}")
+        else:
+            draft.note(f"column {column} has no default", "nothing")
             return
-        place = draft.column(self.path, "given a default")
+        _set_metadata(draft, place, DEFAULT_KEY, default)
+
+    def _check_new(self, draft: SchemaDraft, place: Place) -> None:
         column = dotted(place.path)
         if len(place.path) > 1:
             raise SchemaChangeRefused(
@@ -329,9 +330,6 @@ class SetDefault(SchemaAction, frozen=True):
                 f"column {column} cannot have a default: its values are computed by the writers",
                 column=column,
             )
-        _set_metadata(draft, place, DEFAULT_KEY, self.expression)
-        draft.work["default", place.path] = self.expression
-        draft.note(f"set the default of column {column} to {self.expression}, for future rows")
 
 
 def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None) -> None:
@@ -341,23 +339,6 @@ def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None)
     draft.set_schema(
         change_field(draft.schema, place.path, lambda field: replace(field, metadata=metadata))
     )
-
-
-class DropDefault(SchemaAction, frozen=True):
-    """Drop the default for rows written from now on."""
-
-    path: ColumnPath
-
-    def apply(self, draft: SchemaDraft) -> None:
-        """Drop the default; existing rows keep their values."""
-        place = draft.column(self.path, "without a default")
-        column = dotted(place.path)
-        if DEFAULT_KEY not in place.field.metadata:
-            draft.note(f"column {column} has no default", "nothing")
-            return
-        draft.work.pop(("default", place.path), None)
-        _set_metadata(draft, place, DEFAULT_KEY, None)
-        draft.note(f"drop the default of column {column}")
 
 
 class SetComment(SchemaAction, frozen=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -36,7 +36,7 @@ from dagster_delta.evolution.default_values import check_default_value
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
-    clustering_text,
+    clustering_domain,
     declared_conditions,
     follow_column,
     is_identity,
@@ -46,13 +46,12 @@ from dagster_delta.evolution.plan import ColumnChangePlan, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
 from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY
 from dagster_delta.parquet.shadow_column import ShadowColumn
-from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
+from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata, Protocol
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     COLUMN_CHANGE_SWITCH,
     ColumnChange,
     OnError,
-    Position,
     is_filled,
     published_schema,
 )
@@ -71,12 +70,19 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY, is_widening
 from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType, walk_fields
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.typed import quote
 from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
 _OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, TYPE_CHANGES_KEY, EXISTING_DEFAULT_KEY)
 """Field metadata that belongs to the physical column and is not copied to its successor."""
+_REDEFINING = (
+    actions.SetNullable,
+    actions.SetDefault,
+    actions.SetComment,
+    actions.MoveColumn,
+    actions.RenameColumn,
+)
+_Action = TypeVar("_Action", bound=actions.SchemaAction)
 _DEPLOYMENT_SWITCH = "enable_column_change"
 _DEPLOYMENT_REMEDY = (
     "set enable_column_change to true on the resource that opens the table (for a table that a job "
@@ -96,18 +102,18 @@ class ColumnChangeRequest:
     cast: str | None = None
     """Spark SQL over the row for the new value of a top-level column; None: CAST."""
     on_error: OnError = "abort"
-    nullable: bool | None = None
-    """Whether the changed column is nullable; None: unchanged."""
-    position: Position | None = None
-    """Position of the column after the change; None: unchanged."""
     enable_features: bool = False
     """Whether missing features and properties may be turned on for the change."""
     is_allowed: bool = True
     """Whether the table handle allows online column changes."""
-    new_name: str | None = None
-    """Name of the column, or struct field, after the change; None: unchanged."""
-    field_metadata: tuple[tuple[str, str | None], ...] = ()
-    """Field metadata to set with the change; None removes a key."""
+    redefinitions: tuple[actions.SchemaAction, ...] = ()
+    """What else the change does to the column, in the same commit: whether it may be null, its
+    default, its comment, its position, and last its name."""
+
+    def last(self, kind: type[_Action]) -> _Action | None:
+        """The last redefinition of a kind."""
+        found = (action for action in reversed(self.redefinitions) if isinstance(action, kind))
+        return next(found, None)
 
 
 # Begin
@@ -141,11 +147,12 @@ def plan_column_change(
         configuration, new_name, enable_features=request.enable_features, dry_run=dry_run
     )
     _switch_on(draft, request)
-    enabled = _redefinable(draft, request, place)
+    enabled, redefined = _redefined_by(draft, request, place)
     source = enabled.schema.field(place.path[0])
     shadow, highest = _shadow(enabled, place.path, request, new_name)
     source_id = field_id(source)
     assert source_id is not None  # noqa: S101  every column of a mapped table has one
+    moved, renamed = request.last(actions.MoveColumn), request.last(actions.RenameColumn)
     change = ColumnChange(
         id=change_id,
         path=place.path,
@@ -153,9 +160,13 @@ def plan_column_change(
         shadow_schema=StructType((shadow,)).to_json(),
         cast=request.cast,
         on_error=request.on_error,
-        position=request.position,
-        new_name=request.new_name,
-        field_metadata=request.field_metadata,
+        position=None if moved is None else moved.position,
+        new_name=None if renamed is None else renamed.new_name,
+        field_metadata=tuple(
+            (key, cast("str | None", redefined.metadata.get(key)))
+            for key in ("comment", DEFAULT_KEY)
+            if redefined.metadata.get(key) != place.field.metadata.get(key)
+        ),
     )
     change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
     # This parses the cast and every check: errors are found before any writer fills the shadow.
@@ -204,18 +215,16 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
             "rewriting it",
             column=column,
         )
-    if len(path) > 1 and (request.cast is not None or request.position is not None):
+    moves = request.last(actions.MoveColumn) is not None
+    if len(path) > 1 and (request.cast is not None or moves):
         raise InvalidArgument(
             f"cast and position apply to top-level columns, and {column} is nested: without them, "
             "change the type; move the field in a statement of its own",
             column=column,
         )
+    redefined = request.last(actions.SetNullable)
     takes_null = with_nullability(schema, path, nullable=True) == schema
-    if request.nullable is False and takes_null and not is_reached_through_structs(schema, path):
-        raise SchemaChangeRefused(
-            f"column {column} lies in an array or a map and cannot be made NOT NULL", column=column
-        )
-    stays_nullable = takes_null if request.nullable is None else request.nullable
+    stays_nullable = takes_null if redefined is None else redefined.nullable
     if request.on_error == "null" and not stays_nullable:
         raise InvalidArgument(
             f"column {column} is NOT NULL, so a value that cannot be converted cannot become null; "
@@ -264,27 +273,19 @@ def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
         draft.turn_on(why.format("columnMapping"), "columnMapping", key, "name")
 
 
-def _redefinable(
+def _redefined_by(
     draft: SchemaDraft, request: ColumnChangeRequest, place: Place
-) -> TableConfiguration:
-    """The table under the protocol that the new definition needs, if actions of their own could
-    make what changes beside the type.
+) -> tuple[TableConfiguration, StructField]:
+    """The table under the protocol that the new definition needs, and the field as actions of their
+    own would redefine it.
     """
-    path, enabled = place.path, draft.configuration
-    for key, value in request.field_metadata:
-        if key != DEFAULT_KEY:
-            actions.SetComment(path, value).apply(draft)
-        elif value is None:
-            actions.DropDefault(path).apply(draft)
-        else:
-            actions.SetDefault(path, value).apply(draft)
-            what = f"the default of column {dotted(path)}"
-            check_table_expression(value, StructType(()), what, is_default=True)
-    if request.position is not None:
-        actions.MoveColumn(path, request.position).apply(draft)
-    if request.new_name is not None:
-        actions.RenameColumn(path, request.new_name).apply(draft)
-    return TableConfiguration(draft.configuration.protocol, enabled.metadata)
+    enabled = draft.configuration
+    for action in request.redefinitions:
+        action.apply(draft)
+    renamed = request.last(actions.RenameColumn)
+    path = place.path if renamed is None else (*place.path[:-1], renamed.new_name)
+    redefined = find_place(draft.schema, path).field
+    return TableConfiguration(draft.configuration.protocol, enabled.metadata), redefined
 
 
 def _shadow(
@@ -304,8 +305,8 @@ def _shadow(
             column=path[0],
         )
     retyped = cast("StructType", change_type_at(source, path, lambda _: request.new_type))
-    if request.nullable is not None:
-        retyped = with_nullability(retyped, path, request.nullable)
+    if (redefined := request.last(actions.SetNullable)) is not None:
+        retyped = with_nullability(retyped, path, redefined.nullable)
     mapped, highest = assign_column_mapping(
         map_fields(retyped, lambda field: replace(field, metadata=_metadata(field, own=False))),
         configuration.column_mapping_mode,
@@ -502,15 +503,15 @@ def _redefined(field: StructField, change: ColumnChange) -> StructField:
 
 
 def published_clustering(
-    configuration: TableConfiguration, change: ColumnChange, domains: Mapping[str, str]
-) -> str | None:
+    configuration: TableConfiguration, change: ColumnChange, domains: Mapping[str, DomainMetadata]
+) -> DomainMetadata | None:
     """The clustering domain with the shadow's physical names; None if it does not change."""
-    source = change.source(configuration.schema)
-    if source is None or physical_name(source) not in domains.get(CLUSTERING_DOMAIN, ""):
+    source, domain = change.source(configuration.schema), domains.get(CLUSTERING_DOMAIN)
+    if source is None or domain is None or physical_name(source) not in domain.configuration:
         return None
     columns = clustering_columns(configuration, domains)
     schema = published_schema(configuration.schema, change, moves=False)
-    return clustering_text(map(physical_name, schema.fields_along(path)) for path in columns)
+    return clustering_domain(map(physical_name, schema.fields_along(path)) for path in columns)
 
 
 def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
@@ -542,38 +543,25 @@ def online_request(
     Those on the same column (NOT NULL, default, comment, position and name) are part of the change,
     and take effect in the same commit.
     """
-    request = ColumnChangeRequest(change.path, change.data_type, cast=change.using)
-    for count, action in enumerate(following):
-        extended = _extended(request, change.path, action)
+    also: list[actions.SchemaAction] = []
+    for action in following:
         # After a rename, the column has another name.
-        if extended is None or request.new_name is not None:
-            return request, count
-        request = extended
-    return request, len(following)
+        is_renamed = any(isinstance(earlier, actions.RenameColumn) for earlier in also)
+        if is_renamed or not _redefines(action, change.path):
+            break
+        also.append(action)
+    request = ColumnChangeRequest(
+        change.path, change.data_type, change.using, redefinitions=tuple(also)
+    )
+    return request, len(also)
 
 
-def _extended(
-    request: ColumnChangeRequest, path: ColumnPath, action: actions.SchemaAction
-) -> ColumnChangeRequest | None:
-    """The request extended by another action on its column; None if the action does not fit."""
-    of_column = getattr(action, "path", ())
-    if [step.casefold() for step in of_column] != [step.casefold() for step in path]:
-        return None
-    given: dict[str, str | None] = dict(request.field_metadata)
-    match action:
-        case actions.SetNotNull() | actions.DropNotNull():
-            return replace(request, nullable=isinstance(action, actions.DropNotNull))
-        case actions.SetDefault(_, sql):
-            given[DEFAULT_KEY] = None if actions.is_null(sql) else sql
-        case actions.DropDefault():
-            given[DEFAULT_KEY] = None
-        case actions.SetComment(_, comment):
-            given["comment"] = comment or None
-        case actions.MoveColumn(_, position):
-            # A field of a struct is moved by a separate commit.
-            return replace(request, position=position) if len(path) == 1 else None
-        case actions.RenameColumn(_, new_name):
-            return replace(request, new_name=new_name)
-        case _:
-            return None
-    return replace(request, field_metadata=tuple(given.items()))
+def _redefines(action: actions.SchemaAction, path: ColumnPath) -> bool:
+    """Whether an action changes a column beside its type. A field of a struct is moved by a
+    separate commit.
+    """
+    if not isinstance(action, _REDEFINING) or (
+        isinstance(action, actions.MoveColumn) and len(path) > 1
+    ):
+        return False
+    return [step.casefold() for step in action.path] == [step.casefold() for step in path]

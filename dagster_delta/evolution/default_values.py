@@ -22,16 +22,18 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.time_zone import UTC
 
 
 def check_default_value(field: StructField) -> None:
-    """Refuse a default that no row could use.
+    """Refuse a default that no row could use, or that does more than compute a value.
 
     A default that only Spark can compute is accepted, unless its type cannot be stored in the
     column: a write that uses it checks the value.
     """
-    sql = str(field.metadata[DEFAULT_KEY])
+    sql, what = str(field.metadata[DEFAULT_KEY]), f"the default of column {field.name}"
+    check_table_expression(sql, StructType(()), what, is_default=True)
     try:
         compute_default(field, sql)
     except UnsupportedExpression:

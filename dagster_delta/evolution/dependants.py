@@ -13,6 +13,7 @@ import msgspec
 
 from dagster_delta.errors import DeltaError, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import GENERATION_KEY, IDENTITY_PREFIX
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -70,7 +71,7 @@ def columns_of_expressions(configuration: TableConfiguration) -> frozenset[str]:
 
 
 def placement_dependants(
-    configuration: TableConfiguration, path: ColumnPath, domains: Mapping[str, str]
+    configuration: TableConfiguration, path: ColumnPath, domains: Mapping[str, DomainMetadata]
 ) -> Iterator[str]:
     """Partitioning and clustering that use a column, each as part of a message. The path is in the
     schema's spelling; the domains are those of the table, by name.
@@ -139,14 +140,14 @@ def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
 
 
 def clustering_columns(
-    configuration: TableConfiguration, domains: Mapping[str, str]
+    configuration: TableConfiguration, domains: Mapping[str, DomainMetadata]
 ) -> tuple[ColumnPath, ...]:
     """Logical paths of the clustering columns; none if the table is not clustered."""
-    text = domains.get(CLUSTERING_DOMAIN)
-    if not text:
+    domain = domains.get(CLUSTERING_DOMAIN)
+    if domain is None or not domain.configuration:
         return ()
     try:
-        decoded = msgspec.json.decode(text, type=_Clustering)
+        decoded = msgspec.json.decode(domain.configuration, type=_Clustering)
     except DECODING_ERRORS as error:
         raise InvalidTable(
             f"the metadata domain {CLUSTERING_DOMAIN} cannot be parsed ({error}); restore an older "
@@ -158,12 +159,11 @@ def clustering_columns(
     )
 
 
-def clustering_text(columns: Iterable[Iterable[str]]) -> str:
-    """The configuration of the clustering domain; the columns are given by physical names."""
+def clustering_domain(columns: Iterable[Iterable[str]]) -> DomainMetadata:
+    """The metadata domain of clustering columns, which are given by physical names."""
     listed = [list(column) for column in columns]
-    return msgspec.json.encode(
-        {"clusteringColumns": listed, "domainName": CLUSTERING_DOMAIN}
-    ).decode()
+    text = msgspec.json.encode({"clusteringColumns": listed, "domainName": CLUSTERING_DOMAIN})
+    return DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text.decode(), removed=False)
 
 
 def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> ColumnPath:

@@ -17,6 +17,7 @@ from typing import Literal
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_change import refuse_altering_changing_column
 from dagster_delta.evolution.column_rules import check_column_names
+from dagster_delta.evolution.plan import PlannedStep, SchemaChangePlan
 from dagster_delta.evolution.required_protocol import (
     dependent_features,
     downgrade_protocol,
@@ -106,6 +107,17 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
         forgets_row_ids=feature.name == "rowTracking",
         removed_domains=_DOMAINS.get(feature.name, frozenset()),
     )
+
+
+def plan_dropped_feature(configuration: TableConfiguration, name: str) -> SchemaChangePlan:
+    """The plan to drop a feature, in one or more commits. Lazy defaults need not be there."""
+    if name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(name):
+        step = PlannedStep("no row has a lazy default", "nothing")
+        return SchemaChangePlan(configuration, configuration, (step,))
+    drop = plan_feature_drop(configuration, name)
+    rewrites = drop.files != "none"
+    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
+    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
 _Prepare = Callable[[TableConfiguration], TableConfiguration]

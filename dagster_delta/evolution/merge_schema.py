@@ -5,7 +5,7 @@ Spec: Column Metadata; Type Widening (writer requirements).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -164,13 +164,12 @@ def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -
 
 def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDifference, ...]:
     """The columns that a write may give the wider type of the data, if the table lets it."""
-    rule = WriteTypes(widen_types=True, widen_dates=True)
     return tuple(
         difference
         for difference in diff_schemas(table, data).retyped
         if difference.table_type is not None
         and difference.data_type is not None
-        and rule.widens(difference.table_type, difference.data_type)
+        and _widens_by_write(difference.table_type, difference.data_type)
     )
 
 
@@ -200,12 +199,18 @@ def merge_schemas(
     for difference in diff.added:
         if difference.data_type is not None:
             _check_typed(difference.data_type, difference.column)
-    rule = WriteTypes(table_version, widen_types=widen_types, widen_dates=widen_dates)
+
+    def widens(old: DataType, new: DataType) -> bool:
+        is_allowed = widen_types and (widen_dates or new != _TIMESTAMP_NTZ)
+        return is_allowed and _widens_by_write(old, new)
+
+    # A column of no type gets that of the first data, as in the reference implementation.
+    merge = _TypeMerge(widens, table_version, first_type=_nullable_type)
     fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []
     for field in table:
         theirs = None if field.name.casefold() in fixed else data.get(field.name)
-        fields.append(rule.merge_field(field, theirs, ()) if theirs else field)
+        fields.append(merge.merge_field(field, theirs) if theirs else field)
     return StructType((*fields, *_new_fields(table, data)))
 
 
@@ -215,35 +220,27 @@ def _new_fields(table: StructType, data: StructType) -> Iterator[StructField]:
             yield nullable_field(field, ("comment",))
 
 
-class TypeRule:
+def _nullable_type(data_type: DataType) -> DataType:
+    return nullable_field(StructField("", data_type), ()).data_type
+
+
+class _TypeMerge(msgspec.Struct, frozen=True):
     """Gives a table other types, at any depth, and records each change in its field."""
 
-    def __init__(self, table_version: int | None = None) -> None:
-        self._table_version = table_version
+    widens: Callable[[DataType, DataType], bool]
+    """Whether a type becomes another one."""
+    table_version: int | None = None
+    first_type: Callable[[DataType], DataType] = lambda new: new
+    """The type of a column that has had none."""
 
-    def widens(self, old: DataType, new: DataType) -> bool:
-        """Whether a type becomes another one."""
-        return is_widening(old, new)
-
-    def check_type(self, old: DataType, new: DataType, path: ColumnPath) -> None:
-        """Refuse a type that a column may not get."""
-
-    def check_fields(self, old: StructType, new: StructType, path: ColumnPath) -> None:
-        """Refuse fields that a struct may not get or lose."""
-
-    def merge_field(self, old: StructField, new: StructField, path: ColumnPath) -> StructField:
-        """The field with its new type; the path is that of its struct."""
+    def merge_field(self, old: StructField, new: StructField) -> StructField:
+        """The field with its new type."""
         changes: list[TypeChange] = []
-        merged = self.merge_types(old.data_type, new.data_type, (*path, old.name), (), changes)
+        merged = self.merge_types(old.data_type, new.data_type, (), changes)
         return record_type_changes(old, merged, changes)
 
     def merge_types(
-        self,
-        old: DataType,
-        new: DataType,
-        path: ColumnPath,
-        steps: ColumnPath,
-        changes: list[TypeChange],
+        self, old: DataType, new: DataType, steps: ColumnPath, changes: list[TypeChange]
     ) -> DataType:
         """The new type. Changes below the nearest struct field, to which `steps` lead back, are
         appended to `changes`.
@@ -253,95 +250,76 @@ class TypeRule:
                 # Spec: Void Type. It has no values, so that any type may follow.
                 return self.first_type(new)
             case StructType(), StructType():
-                self.check_fields(old, new, path)
                 fields = []
                 for field in old:
                     theirs = new.get(field.name)
-                    fields.append(self.merge_field(field, theirs, path) if theirs else field)
+                    fields.append(self.merge_field(field, theirs) if theirs else field)
                 return StructType((*fields, *_new_fields(old, new)))
             case (ArrayType(), ArrayType()) | (MapType(), MapType()):
                 parts = zip(inner_parts(old), inner_types(new), strict=True)
                 merged = [
-                    self.merge_types(inner, other, (*path, step), (*steps, step), changes)
+                    self.merge_types(inner, other, (*steps, step), changes)
                     for (step, inner), other in parts
                 ]
                 return with_inner_types(old, merged)
             case _ if old != new and self.widens(old, new):
-                changes.append(TypeChange(old, new, ".".join(steps) or None, self._table_version))
+                changes.append(TypeChange(old, new, ".".join(steps) or None, self.table_version))
                 return new
             case _:
-                self.check_type(old, new, path)
                 return old
 
-    def first_type(self, new: DataType) -> DataType:
-        """The type of a column that has had none."""
-        return new
+
+def _widens_by_write(old: DataType, new: DataType) -> bool:
+    """Whether a write may widen a type. An integer never becomes a double or a decimal by a write:
+    that requires an ALTER.
+    """
+    if isinstance(old, PrimitiveType) and old.name in _INTEGERS:
+        return isinstance(new, PrimitiveType) and new.name in _INTEGERS and is_widening(old, new)
+    return is_widening(old, new)
 
 
-class WriteTypes(TypeRule):
-    """Types follow the data of a write, as far as the table allows."""
+def widened_field(place: Place, new_type: DataType, table_version: int | None) -> StructField:
+    """The nearest struct field with the type at the place changed by a statement, to a wider one;
+    any other is a SchemaChangeRefused.
 
-    def __init__(
-        self, table_version: int | None = None, *, widen_types: bool, widen_dates: bool
-    ) -> None:
-        super().__init__(table_version)
-        self._widen_types = widen_types
-        self._widen_dates = widen_dates
-
-    def widens(self, old: DataType, new: DataType) -> bool:
-        """Whether the table allows the wider type. An integer never becomes a double or a decimal
-        by a write: that requires an ALTER.
-        """
-        if not self._widen_types or not is_widening(old, new):
-            return False
-        if isinstance(old, PrimitiveType) and old.name in _INTEGERS:
-            return isinstance(new, PrimitiveType) and new.name in _INTEGERS
-        return new != _TIMESTAMP_NTZ or self._widen_dates
-
-    def first_type(self, new: DataType) -> DataType:
-        """The type of the first data, as in the reference implementation."""
-        return nullable_field(StructField("", new), ()).data_type
+    A struct, array or map may be given as a whole: the types in it widen one by one. Nullability
+    does not change.
+    """
+    one, other = (StructType((StructField("", kind),)) for kind in (place.data_type, new_type))
+    for difference in diff_schemas(one, other).differences:
+        _check_wider(place, difference)
+    merge, changes = _TypeMerge(is_widening, table_version), list[TypeChange]()
+    widened = change_type_at(
+        place.field.data_type,
+        place.steps,
+        lambda old: merge.merge_types(old, new_type, place.steps, changes),
+    )
+    return record_type_changes(place.field, widened, changes)
 
 
-class StatementTypes(TypeRule):
-    """Types become those of a statement, which have to be wider."""
-
-    def widen(self, place: Place, new_type: DataType) -> StructField:
-        """The nearest struct field with the type at the place widened.
-
-        A struct, array or map may be given as a whole: the types in it widen one by one.
-        Nullability does not change.
-        """
-        changes: list[TypeChange] = []
-        widened = change_type_at(
-            place.field.data_type,
-            place.steps,
-            lambda old: self.merge_types(old, new_type, place.path, place.steps, changes),
-        )
-        return record_type_changes(place.field, widened, changes)
-
-    def check_type(self, old: DataType, new: DataType, path: ColumnPath) -> None:
-        """Refuse a type that is not wider."""
-        if old == new:
-            return
-        wider = describe_wider_types(old)
-        allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
+def _check_wider(place: Place, difference: ColumnDifference) -> None:
+    path, old, new = (
+        (*place.path, *difference.path[1:]),
+        difference.table_type,
+        difference.data_type,
+    )
+    if old is None or new is None:
+        column = dotted(path[:-1])
         raise SchemaChangeRefused(
-            f"column {dotted(path)} cannot be changed from {old} to {new}, which cannot represent "
-            f"all its values exactly; {allowed}, and change_column converts atomic types, except "
-            "keys of maps, by rewriting the data files online",
-            column=dotted(path),
+            f"the new type of column {column} has other fields than {place.data_type}; add, drop "
+            "and rename fields by their own statements",
+            column=column,
         )
-
-    def check_fields(self, old: StructType, new: StructType, path: ColumnPath) -> None:
-        """Refuse a struct with other fields."""
-        names, others = ({field.name.casefold() for field in struct} for struct in (old, new))
-        if names != others:
-            raise SchemaChangeRefused(
-                f"the new type of column {dotted(path)} has other fields than {old}; add, drop and "
-                "rename fields by their own statements",
-                column=dotted(path),
-            )
+    if old == PrimitiveType("void") or is_widening(old, new):
+        return
+    wider = describe_wider_types(old)
+    allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
+    raise SchemaChangeRefused(
+        f"column {dotted(path)} cannot be changed from {old} to {new}, which cannot represent "
+        f"all its values exactly; {allowed}, and change_column converts atomic types, except "
+        "keys of maps, by rewriting the data files online",
+        column=dotted(path),
+    )
 
 
 def records_versions(configuration: TableConfiguration) -> bool:

@@ -27,6 +27,7 @@ from dagster_delta.evolution.plan_report import (
 from dagster_delta.evolution.properties import set_properties
 from dagster_delta.evolution.required_protocol import new_features
 from dagster_delta.evolution.table_definition import with_schema
+from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_change import ColumnChange
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructType
@@ -165,8 +166,8 @@ class SchemaChangePlan:
     """Spark SQL by path of the new columns whose default existing rows get when they are read."""
     checks: tuple[Constraint, ...] = ()
     """Conditions that every existing row must satisfy, over the columns of `after`."""
-    domains: Mapping[str, str] = field(default_factory=dict)
-    """New configuration by name of the metadata domains that change."""
+    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    """The metadata domains that change, by name."""
     frees_files_of_feature: bool = False
     """Whether data files that use a feature are rewritten without it before the drop: they are read
     as `before` says."""
@@ -332,8 +333,8 @@ class SchemaDraft:
     dry_run: bool = False
     """Whether a feature that may not be enabled is listed in `missing_switches` instead of
     refused."""
-    domains: Mapping[str, str] = field(default_factory=dict)
-    """Configuration by name of the metadata domains."""
+    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    """The metadata domains, by name."""
     table_version: int | None = None
     """The version that makes the change, which tables of the preview of type widening record."""
     has_rows: bool = True

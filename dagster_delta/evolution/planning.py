@@ -27,16 +27,12 @@ from dagster_delta.evolution.column_paths import (
     not_null_sql,
 )
 from dagster_delta.evolution.default_values import compute_default
-from dagster_delta.evolution.feature_drop import plan_feature_drop
-from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
-from dagster_delta.evolution.table_actions import DropFeature
+from dagster_delta.evolution.plan import ExistingRows, SchemaChangePlan, SchemaDraft
 from dagster_delta.protocol.features.existing_defaults import (
-    EXISTING_DEFAULTS_FEATURE,
     is_default_type,
     with_existing_default,
 )
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.sql.filters import at_moment
 
@@ -78,19 +74,6 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
     )
     # An added column may be dropped by the same statement.
     return plan if plan.rewrites_data else plan.without_rewrite()
-
-
-def plan_dropped_feature(
-    configuration: TableConfiguration, action: DropFeature
-) -> SchemaChangePlan:
-    """The plan to drop a feature, in one or more commits. Lazy defaults need not be there."""
-    if action.name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(action.name):
-        step = PlannedStep("no row has a lazy default", "nothing")
-        return SchemaChangePlan(configuration, configuration, (step,))
-    drop = plan_feature_drop(configuration, action.name)
-    rewrites = drop.files != "none"
-    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
-    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
 def _keep_default_in_log(draft: SchemaDraft, path: ColumnPath, sql: str) -> None:

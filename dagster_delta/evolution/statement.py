@@ -189,7 +189,7 @@ def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
 def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if cursor.take_words("SET", "NOT"):
         cursor.expect("NULL")
-        return actions.SetNotNull(path)
+        return actions.SetNullable(path, False)
     if cursor.take_words("SET", "DEFAULT"):
         return actions.SetDefault(path, cursor.span())
     is_set = cursor.take_word("SET")
@@ -201,10 +201,10 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if is_set:
         return cursor.fail("expected TYPE, DEFAULT or NOT NULL")
     if cursor.take_words("DROP", "NOT", "NULL"):
-        return actions.DropNotNull(path)
+        return actions.SetNullable(path, True)
     if cursor.take_word("DROP"):
         cursor.expect("DEFAULT")
-        return actions.DropDefault(path)
+        return actions.SetDefault(path, None)
     if cursor.take_word("COMMENT"):
         return actions.SetComment(path, cursor.string("the comment"))
     if cursor.is_word("FIRST", "AFTER"):
@@ -231,7 +231,7 @@ def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaActi
     yield actions.ChangeType(path, read_type(cursor))
     given = _properties(cursor)
     if "nullable" in given:
-        yield actions.DropNotNull(path) if given["nullable"] else actions.SetNotNull(path)
+        yield actions.SetNullable(path, given["nullable"])
     if "default" in given:
         yield actions.SetDefault(path, given["default"])
     if "comment" in given:

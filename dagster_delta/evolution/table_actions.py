@@ -18,7 +18,7 @@ from dagster_delta.evolution.column_rules import layout_problem
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
-    clustering_text,
+    clustering_domain,
 )
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.properties import normalize_properties, unset_properties
@@ -182,7 +182,7 @@ class ClusterBy(SchemaAction, frozen=True):
         physical = [_clusterable(configuration, path) for path in paths]
         upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
         draft.configuration = TableConfiguration(upgraded, configuration.metadata)
-        draft.domains = {**draft.domains, CLUSTERING_DOMAIN: clustering_text(physical)}
+        draft.domains = {**draft.domains, CLUSTERING_DOMAIN: clustering_domain(physical)}
         columns = ", ".join(map(dotted, paths))
         draft.note(f"cluster by {columns}" if columns else "cluster no longer")
 

@@ -5,7 +5,7 @@ and one call for each change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -51,12 +51,6 @@ class AlterOptions(TypedDict, total=False):
     engine: EngineName | None
     commit_info: Mapping[str, object] | None
     on_progress: Callable[[int, int], None] | None
-
-
-class _AllOptions(AlterOptions, total=False):
-    existing_rows: ExistingRows
-    batch_bytes: int | None
-    on_error: OnError
 
 
 class SchemaChangeMethods(TableHandle):
@@ -322,8 +316,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is in an array or a map. SchemaMismatch, and all that
             `alter` raises.
         """
-        kind = evolution.actions.DropNotNull if nullable else evolution.actions.SetNotNull
-        return self._change_schema(kind(to_path(column)), **options)
+        action = evolution.actions.SetNullable(to_path(column), nullable)
+        return self._change_schema(action, **options)
 
     def set_default(
         self, column: str | Sequence[str], default: str | None, **options: Unpack[AlterOptions]
@@ -339,10 +333,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is a field of another column, or its values are
             generated. InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        path = to_path(column)
-        if default is None:
-            return self._change_schema(evolution.actions.DropDefault(path), **options)
-        return self._change_schema(evolution.actions.SetDefault(path, default), **options)
+        action = evolution.actions.SetDefault(to_path(column), default)
+        return self._change_schema(action, **options)
 
     def set_comment(
         self, column: str | Sequence[str], comment: str | None, **options: Unpack[AlterOptions]
@@ -720,16 +712,21 @@ class SchemaChangeMethods(TableHandle):
     ) -> ColumnChangeRequest:
         from dagster_delta.evolution.column_change import ColumnChangeRequest
 
-        is_first = position is not None and position.upper() == "FIRST"
+        path, actions = to_path(column), evolution.actions
+        also: list[evolution.actions.SchemaAction] = []
+        if nullable is not None:
+            also.append(actions.SetNullable(path, nullable))
+        if position is not None:
+            after = None if position.upper() == "FIRST" else position
+            also.append(actions.MoveColumn(path, Position(after)))
         return ColumnChangeRequest(
-            to_path(column),
+            path,
             _as_type(new_type),
             cast,
             on_error,
-            nullable,
-            None if position is None else Position(None if is_first else position),
             enable_features,
             self._allow_column_changes,
+            tuple(also),
         )
 
     def _job(
@@ -746,7 +743,7 @@ class SchemaChangeMethods(TableHandle):
     def _change_schema(
         self,
         wanted: str | evolution.actions.SchemaAction,
-        **given: Unpack[_AllOptions],
+        **given: Any,
     ) -> SchemaChangeResult:
         alter, allowed = operations.alter, self._allow_column_changes
         options = alter.SchemaChangeOptions(allow_column_changes=allowed, **given)

@@ -13,14 +13,12 @@ from dagster_delta.evolution.actions import (
     AddColumn,
     ChangeType,
     DropColumn,
-    DropDefault,
-    DropNotNull,
     MoveColumn,
     RenameColumn,
     SchemaAction,
     SetComment,
     SetDefault,
-    SetNotNull,
+    SetNullable,
 )
 from dagster_delta.evolution.column_paths import dotted, to_path
 from dagster_delta.evolution.statement import parse_alter
@@ -76,9 +74,9 @@ SPELLINGS: list[tuple[str, list[SchemaAction]]] = [
     ("ALTER a SET DATA TYPE BIGINT", [ChangeType(("a",), LONG)]),
     ("ALTER a TYPE BIGINT", [ChangeType(("a",), LONG)]),
     ("ALTER a SET DEFAULT 1 + 2", [SetDefault(("a",), "1 + 2")]),
-    ("ALTER a DROP DEFAULT", [DropDefault(("a",))]),
-    ("ALTER a SET NOT NULL", [SetNotNull(("a",))]),
-    ("ALTER COLUMN a DROP NOT NULL", [DropNotNull(("a",))]),
+    ("ALTER a DROP DEFAULT", [SetDefault(("a",), None)]),
+    ("ALTER a SET NOT NULL", [SetNullable(("a",), False)]),
+    ("ALTER COLUMN a DROP NOT NULL", [SetNullable(("a",), True)]),
     # Spark and Delta
     (
         "ADD COLUMNS (a INT NOT NULL COMMENT 'x' FIRST, b STRING AFTER a)",
@@ -121,7 +119,7 @@ SPELLINGS: list[tuple[str, list[SchemaAction]]] = [
         "MODIFY COLUMN a BIGINT NOT NULL DEFAULT 7 COMMENT 'c' AFTER b",
         [
             ChangeType(("a",), LONG),
-            SetNotNull(("a",)),
+            SetNullable(("a",), False),
             SetDefault(("a",), "7"),
             SetComment(("a",), "c"),
             MoveColumn(("a",), Position("b")),
@@ -129,7 +127,7 @@ SPELLINGS: list[tuple[str, list[SchemaAction]]] = [
     ),
     (
         "CHANGE COLUMN a b INT UNSIGNED NULL",
-        [ChangeType(("a",), LONG), DropNotNull(("a",)), RenameColumn(("a",), "b")],
+        [ChangeType(("a",), LONG), SetNullable(("a",), True), RenameColumn(("a",), "b")],
     ),
     ("DROP CHECK c", [DropConstraint("c")]),
     ("COMMENT = 'about'", [SetTableText("description", "about")]),

@@ -273,7 +273,7 @@ def test_a_constraint_dropped_in_the_same_statement_holds_nothing() -> None:
 def test_clustering_holds_on_to_a_column_and_follows_its_name() -> None:
     clustered = plan(table(properties=MAPPED), "CLUSTER BY (id, s.x)")
     domains = clustered.domains
-    assert json.loads(domains[CLUSTERING_DOMAIN])["clusteringColumns"] == [
+    assert json.loads(domains[CLUSTERING_DOMAIN].configuration)["clusteringColumns"] == [
         [physical_name(clustered.after.schema.field("id"))],
         [
             physical_name(clustered.after.schema.field("s")),

@@ -16,6 +16,7 @@ from dagster_delta.errors import (
     ColumnChangeFailed,
     DeltaError,
     InvalidArgument,
+    InvalidTable,
     SchemaChangeRefused,
     SchemaMismatch,
     UnsupportedExpression,
@@ -31,9 +32,11 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.column_change import ColumnChangeProgress
 from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import texts
+from tests.table.handles import data_files
 
 MAPPED = {
     "delta.columnMapping.mode": "name",
@@ -556,6 +559,28 @@ def test_a_plan_tells_what_the_table_is_given_for_it() -> None:
 def test_a_plan_tells_whose_time_it_is() -> None:
     assert "those of UTC" in make().plan_column_change("v", "TIMESTAMP").to_markdown()
     assert "UTC" not in make().plan_column_change("v", "DATE").to_markdown()
+
+
+def test_a_column_that_becomes_not_null_has_the_feature_for_it() -> None:
+    table = make(properties={"delta.enableDeletionVectors": "true"})
+    assert not table.snapshot().configuration.supports("invariants")
+    table.change_column("v", "INT", nullable=False)
+    assert table.snapshot().configuration.supports("invariants")
+
+
+def test_a_file_with_other_rows_than_the_log_counts_is_not_replaced() -> None:
+    store = MemoryStore()
+    table = make(store)
+    transaction = table.transaction()
+    add = next(added_again(table.snapshot().live_files(), data_change=False))
+    transaction.stage_readded([msgspec.structs.replace(add, stats='{"numRecords":9}')])
+    transaction.commit("COMPUTE STATS")
+    files = data_files(store)
+    with pytest.raises(InvalidTable, match="the log counts 13 rows"):
+        table.change_column("v", "INT")
+    assert data_files(store) == files
+    opened(store).cancel_column_change()
+    assert read(opened(store)) == [{"id": each, "v": str(each)} for each in range(1, 7)]
 
 
 def test_a_plan_writes_nothing() -> None:

@@ -25,20 +25,19 @@ from dagster_delta.evolution.column_change import (
 )
 from dagster_delta.evolution.column_paths import dotted, find_place
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
-from dagster_delta.evolution.feature_drop import plan_feature_drop
+from dagster_delta.evolution.feature_drop import plan_dropped_feature, plan_feature_drop
 from dagster_delta.evolution.plan import (
     ColumnChangePlan,
     ExistingRows,
     SchemaChangePlan,
     SchemaDraft,
 )
-from dagster_delta.evolution.planning import plan_dropped_feature, plan_schema_changes
+from dagster_delta.evolution.planning import plan_schema_changes
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.clustering import domain_texts
 from dagster_delta.table.operations.column_change import (
     ColumnChangeJob,
     ColumnChangeProgress,
@@ -161,7 +160,7 @@ def _drop_feature(
     options: SchemaChangeOptions,
     clock: Clock,
 ) -> SchemaChangeResult:
-    plan = plan_dropped_feature(snapshot.configuration, action)
+    plan = plan_dropped_feature(snapshot.configuration, action.name)
     if options.dry_run and plan.rewrites_data:
         files = files_to_rewrite(snapshot, plan_feature_drop(snapshot.configuration, action.name))
         plan = plan.with_files(files.num_rows, total_bytes(files))
@@ -201,14 +200,17 @@ class _SchemaChange:
         return SchemaChangeResult(**msgspec.structs.asdict(done), plan=self.planned)
 
     def _attempt(self, snapshot: Snapshot) -> CommitResult:
-        plan = self.plan(snapshot, snapshot.configuration, domain_texts(snapshot))
+        plan = self.plan(snapshot, snapshot.configuration, snapshot.domain_metadata())
         self.planned = plan
         if self.options.dry_run or not plan.changes_anything:
             return CommitResult(snapshot.version, {}, snapshot, skipped=True)
         return self._commit(snapshot, plan)
 
     def plan(
-        self, snapshot: Snapshot, configuration: TableConfiguration, domains: Mapping[str, str]
+        self,
+        snapshot: Snapshot,
+        configuration: TableConfiguration,
+        domains: Mapping[str, DomainMetadata],
     ) -> SchemaChangePlan:
         """What the actions do under a configuration and its domains, to the files of a snapshot."""
         options = self.options
@@ -252,8 +254,7 @@ class _SchemaChange:
             )
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         stage_configuration_change(transaction, plan.after)
-        for name, text in plan.domains.items():
-            transaction.stage_domain(DomainMetadata(domain=name, configuration=text, removed=False))
+        transaction.stage_domain(*plan.domains.values())
         metrics: dict[str, int | str] = {}
         if plan.rewrites_data:
             self.files.stage(transaction, snapshot, plan, self.rewritten)
@@ -292,7 +293,7 @@ class _Statement:
         self._options = options
         self._clock = clock
         self._configuration = snapshot.configuration
-        self._domains = domain_texts(snapshot)
+        self._domains = snapshot.domain_metadata()
         self.parts: list[_Part] = []
 
     def plan(self, wanted: Sequence[SchemaAction]) -> None:

@@ -38,10 +38,7 @@ def _clustered_by(
 ) -> tuple[TableConfiguration, DomainMetadata]:
     draft = SchemaDraft(configuration, new_column_name)
     ClusterBy(columns).apply(draft)
-    text = draft.domains[CLUSTERING_DOMAIN]
-    return draft.configuration, DomainMetadata(
-        domain=CLUSTERING_DOMAIN, configuration=text, removed=False
-    )
+    return draft.configuration, draft.domains[CLUSTERING_DOMAIN]
 
 
 def keep_clustering(
@@ -72,13 +69,7 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     """Logical paths of the clustering columns; empty if the table has none."""
     if not snapshot.configuration.supports("clustering"):
         return ()
-    return clustering_columns(snapshot.configuration, domain_texts(snapshot))
-
-
-def domain_texts(snapshot: Snapshot) -> dict[str, str]:
-    """The configurations of the metadata domains, by name."""
-    domains = snapshot.domain_metadata().items()
-    return {name: domain.configuration for name, domain in domains}
+    return clustering_columns(snapshot.configuration, snapshot.domain_metadata())
 
 
 def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[DomainMetadata, ...]:

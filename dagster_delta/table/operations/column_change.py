@@ -35,10 +35,9 @@ from dagster_delta.evolution.column_change import (
     published_configuration,
 )
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.evolution.properties import new_column_name
-from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
@@ -50,7 +49,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.clustering import domain_texts
+from dagster_delta.table.operations.existing_rows import check_no_row_lost
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -322,6 +321,8 @@ class ColumnChangeJob:
             self._give_up(snapshot, change, done.problems)
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_written(done.files)
+        with transaction.created_files:
+            check_no_row_lost(snapshot, files, done.num_rows)
         transaction.declare_row_ids_kept()
         transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
         transaction.depend_on(ReadScope(paths=frozenset(files["path"].to_pylist())))
@@ -353,11 +354,9 @@ class ColumnChangeJob:
         configuration = snapshot.configuration
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_configuration(published_configuration(configuration, change))
-        clustering = published_clustering(configuration, change, domain_texts(snapshot))
+        clustering = published_clustering(configuration, change, snapshot.domain_metadata())
         if clustering is not None:
-            transaction.stage_domain(
-                DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=clustering, removed=False)
-            )
+            transaction.stage_domain(clustering)
 
         def without_shadow(adds: Sequence[AddFile]) -> Sequence[AddFile]:
             return [add for add in adds if not is_filled(add.tags, change.id)]

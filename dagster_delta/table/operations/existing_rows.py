@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import map_footers, may_lack
-from dagster_delta.engines.plans import ReadPlan, WriteResult
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
     MAX_EXAMPLES,
@@ -229,7 +229,7 @@ class ExistingFiles:
         )
         read, spec = keep_row_ids(read, spec)
         written = self.engine.write(self.engine.read(read), spec, store=snapshot.store)
-        check_no_row_lost(snapshot, files, written)
+        check_no_row_lost(snapshot, files, written.num_rows)
         entry = JournalEntry(
             sources=frozenset(keys_of(files["path"], files["deletion_vector"]).to_pylist()),
             adds=written.files,
@@ -431,7 +431,7 @@ def check_unknown_to_files(
         )
 
 
-def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:
+def check_no_row_lost(snapshot: Snapshot, files: pa.Table, num_rows: int) -> None:
     """Compare the rows that were written with the rows in the log, before the old files are
     removed.
     """
@@ -440,10 +440,10 @@ def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult)
         pc.struct_field(files["deletion_vector"], "cardinality"), integer_scalar(0)
     )
     expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
-    if expected is not None and expected != written.num_rows:
+    if expected is not None and expected != num_rows:
         raise InvalidTable(
             f"the log counts {expected} rows in {files.num_rows} files, which hold "
-            f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
+            f"{num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
             "find the file with a full scan, and write it again from its source",
             table=snapshot.store.location.uri,
             version=snapshot.version,

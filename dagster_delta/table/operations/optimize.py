@@ -40,6 +40,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, integer_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.log_upkeep.post_commit import logged_failure
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.operations.existing_rows import Purge, check_no_row_lost, outdated_files
 from dagster_delta.table.operations.write_planning import target_file_size, write_spec
@@ -395,7 +396,7 @@ class _Optimization:
         )
         with transaction.created_files:
             for files, written in zip(rewritten, results, strict=True):
-                check_no_row_lost(snapshot, files, written)
+                check_no_row_lost(snapshot, files, written.num_rows)
             moved = MovedGroups(
                 [
                     MovedGroup(
@@ -580,7 +581,7 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
     The write is already committed, so a failure is logged and not raised.
     """
     snapshot = result.snapshot
-    try:
+    with logged_failure(snapshot.version, snapshot.store, "small files were not compacted"):
         properties = snapshot.configuration.properties
         asked = properties.auto_compact != "false" or properties.auto_optimize
         if result.skipped or not asked:
@@ -590,21 +591,13 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
         small = FilePlanner(snapshot).choose(
             ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
         )
-        if small.num_rows < MIN_FILES:
-            return None
-        options = OptimizeOptions(
-            min_file_size_bytes=small_bytes,
-            min_files=MIN_FILES,
-            max_deleted_share=1.0,
-            engine=engine,
-            is_automatic=True,
-        )
-        return optimize_table(snapshot, options, clock=clock)
-    except Exception as error:  # noqa: BLE001 - the write is committed already
-        _LOG.warning(
-            "version %d of %s is committed, but its small files were not compacted: %s",
-            snapshot.version,
-            snapshot.store.location.uri,
-            error,
-        )
-        return None
+        if small.num_rows >= MIN_FILES:
+            options = OptimizeOptions(
+                min_file_size_bytes=small_bytes,
+                min_files=MIN_FILES,
+                max_deleted_share=1.0,
+                engine=engine,
+                is_automatic=True,
+            )
+            return optimize_table(snapshot, options, clock=clock)
+    return None
