@@ -147,7 +147,7 @@ def plan_column_change(
         configuration, new_name, enable_features=request.enable_features, dry_run=dry_run
     )
     _switch_on(draft, request)
-    enabled, redefined = _redefined_by(draft, request, place)
+    enabled, field_metadata = _redefinition(draft, request, place)
     source = enabled.schema.field(place.path[0])
     shadow, highest = _shadow(enabled, place.path, request, new_name)
     source_id = field_id(source)
@@ -162,11 +162,7 @@ def plan_column_change(
         on_error=request.on_error,
         position=None if moved is None else moved.position,
         new_name=None if renamed is None else renamed.new_name,
-        field_metadata=tuple(
-            (key, cast("str | None", redefined.metadata.get(key)))
-            for key in ("comment", DEFAULT_KEY)
-            if redefined.metadata.get(key) != place.field.metadata.get(key)
-        ),
+        field_metadata=field_metadata,
     )
     change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
     # This parses the cast and every check: errors are found before any writer fills the shadow.
@@ -273,19 +269,24 @@ def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
         draft.turn_on(why.format("columnMapping"), "columnMapping", key, "name")
 
 
-def _redefined_by(
+def _redefinition(
     draft: SchemaDraft, request: ColumnChangeRequest, place: Place
-) -> tuple[TableConfiguration, StructField]:
-    """The table under the protocol that the new definition needs, and the field as actions of their
-    own would redefine it.
+) -> tuple[TableConfiguration, tuple[tuple[str, str | None], ...]]:
+    """The table under the protocol that the redefined column needs, and the metadata that its field
+    gets: what actions of their own would make of it.
     """
     enabled = draft.configuration
     for action in request.redefinitions:
         action.apply(draft)
     renamed = request.last(actions.RenameColumn)
     path = place.path if renamed is None else (*place.path[:-1], renamed.new_name)
-    redefined = find_place(draft.schema, path).field
-    return TableConfiguration(draft.configuration.protocol, enabled.metadata), redefined
+    old, new = place.field.metadata, find_place(draft.schema, path).field.metadata
+    changed = tuple(
+        (key, cast("str | None", new.get(key)))
+        for key in ("comment", DEFAULT_KEY)
+        if new.get(key) != old.get(key)
+    )
+    return TableConfiguration(draft.configuration.protocol, enabled.metadata), changed
 
 
 def _shadow(

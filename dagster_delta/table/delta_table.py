@@ -23,11 +23,11 @@ from dagster_delta.errors import (
     UnsupportedExpression,
     UnsupportedFeature,
 )
-from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table import operations
+from dagster_delta.table.log.reader import has_log
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
@@ -214,9 +214,7 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
         Raises:
             StorageFailure: the store refused or failed.
         """
-        opened = store if store is not None else open_store(uri, storage_options)
-        names = (meta.path.rpartition("/")[2] for meta in opened.list_from(LOG_DIRECTORY, "0"))
-        return any(parse_log_file_name(name) is not None for name in names)
+        return has_log(store if store is not None else open_store(uri, storage_options))
 
     def changes(
         self,

@@ -97,6 +97,12 @@ def read_last_checkpoint(store: ObjectStore) -> int | None:
         return None
 
 
+def has_log(store: ObjectStore) -> bool:
+    """Whether there is any file of a log."""
+    names = (meta.path.rpartition("/")[2] for meta in store.list_from(LOG_DIRECTORY, "0"))
+    return any(parse_log_file_name(name) is not None for name in names)
+
+
 def list_log(
     store: ObjectStore,
     *,

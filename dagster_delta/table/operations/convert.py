@@ -35,7 +35,7 @@ from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
 from dagster_delta.parquet.statistics import FileStatistics
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.protocol.values.partition_values import (
@@ -44,6 +44,7 @@ from dagster_delta.protocol.values.partition_values import (
     serialize_partition_value,
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log.reader import has_log
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -148,8 +149,7 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 
 
 def _list_files(store: ObjectStore) -> list[_File]:
-    names = (meta.path.rpartition("/")[2] for meta in store.list_from(LOG_DIRECTORY, "0"))
-    if any(parse_log_file_name(name) is not None for name in names):
+    if has_log(store):
         raise _already_exists(store)
     found = sorted(store.list_recursive(), key=lambda meta: meta.path)
     below = next((meta.path for meta in found if f"/{LOG_DIRECTORY}/" in meta.path), None)
