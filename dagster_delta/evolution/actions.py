@@ -77,13 +77,10 @@ class AddColumn(SchemaAction, frozen=True):
         path = (*parent, self.path[-1])
         column = dotted(path)
         if (taken := _find(draft, path)) is not None:
-            column = dotted(taken.path)
-            if self.if_not_exists:
-                draft.note(f"there is a column {column} already", "nothing")
-                return
-            raise InvalidArgument(
-                f"there is a column {column} already; choose another name", column=column
-            )
+            if not self.if_not_exists:
+                raise _taken(taken)
+            draft.note(f"there is a column {dotted(taken.path)} already", "nothing")
+            return
         self._check_new(draft, path)
         default = default_of(self.default)
         metadata: dict[str, object] = {}
@@ -143,6 +140,13 @@ def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
         return find_place(draft.schema, path)
     except SchemaMismatch:
         return None
+
+
+def _taken(place: Place) -> InvalidArgument:
+    column = dotted(place.path)
+    return InvalidArgument(
+        f"there is a column {column} already; choose another name", column=column
+    )
 
 
 def default_of(sql: str | None) -> str | None:
@@ -207,10 +211,7 @@ class RenameColumn(SchemaAction, frozen=True):
             return
         taken = _find(draft, new_path)
         if taken is not None and taken.path != path:
-            raise InvalidArgument(
-                f"there is a column {dotted(taken.path)} already; choose another name",
-                column=dotted(taken.path),
-            )
+            raise _taken(taken)
         refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
         draft.require_column_mapping("renamed")
         draft.configuration = follow_column(draft.configuration, path, new_path)

@@ -50,9 +50,6 @@ _UNSIGNED_NAMES = {
 
 _TEXT_WITH_LENGTH = frozenset({"VARCHAR", "CHAR", "CHARACTER", "NVARCHAR", "NCHAR"})
 
-# For these types the number in parentheses is a display width, not part of the type.
-_WITH_DISPLAY_WIDTH = frozenset({"byte", "short", "integer", "long"})
-
 _MAX_PRECISION = 38
 
 
@@ -115,10 +112,10 @@ _TYPES = (
 
 
 def _with_suffixes(cursor: StatementCursor, word: str, found: PrimitiveType) -> DataType:
-    if found.name in _WITH_DISPLAY_WIDTH and cursor.take_operator("("):
-        cursor.integer("the display width")
-        cursor.expect(")")
     if found.name in _UNSIGNED:
+        if cursor.take_operator("("):
+            cursor.integer("the display width")
+            cursor.expect(")")
         if cursor.take_word("UNSIGNED"):
             cursor.take_word("ZEROFILL")
             return _UNSIGNED[found.name]

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations import alter as alter
     from dagster_delta.table.operations import clone as clone
     from dagster_delta.table.operations import column_change as column_change
-    from dagster_delta.table.operations import configuration_change as configuration_change
     from dagster_delta.table.operations import convert as convert
     from dagster_delta.table.operations import create as create
     from dagster_delta.table.operations import fsck as fsck

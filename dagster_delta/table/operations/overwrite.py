@@ -175,23 +175,15 @@ def _remove_files(
 def _partition_key(
     configuration: TableConfiguration,
 ) -> Callable[[Mapping[str, str | None]], PartitionKey]:
-    columns = tuple(
-        zip(
-            configuration.physical_partition_columns,
-            (field.data_type for field in configuration.partition_schema),
-            strict=True,
-        )
-    )
-    parsed: dict[tuple[str, str | None], object] = {}
+    names, fields = configuration.physical_partition_columns, configuration.partition_schema
 
-    def value(name: str, text: str | None, data_type: DataType) -> object:
-        if (name, text) not in parsed:
-            found = parse_partition_value(text, data_type)
-            # NaN equals nothing, not even itself, but is one partition.
-            parsed[name, text] = "NaN" if found != found else found
-        return parsed[name, text]
+    def value(text: str | None, data_type: DataType) -> object:
+        found = parse_partition_value(text, data_type)
+        # NaN equals nothing, not even itself, but is one partition.
+        return "NaN" if found != found else found
 
     def key(values: Mapping[str, str | None]) -> PartitionKey:
-        return tuple(value(name, values.get(name), data_type) for name, data_type in columns)
+        columns = zip(names, fields, strict=True)
+        return tuple(value(values.get(name), field.data_type) for name, field in columns)
 
     return key
