@@ -79,7 +79,7 @@ def _stream(table: DeltaTable) -> object:
     from dagster_delta.streaming.log_stream import LogStream
     from dagster_delta.streaming.options import Admission, parse_source_options
 
-    stream = LogStream(table.store, parse_source_options({"path": table.uri}), table.snapshot())
+    stream = LogStream(parse_source_options({"path": table.uri}), table.snapshot())
     start = stream.initial_offset()
     end = stream.advance(start, Admission(max_files=1_000))
     return sum(each.files.num_rows for each in stream.files_between(start, end))

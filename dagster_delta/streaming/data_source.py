@@ -50,7 +50,6 @@ from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot
 from dagster_delta.streaming.options import (
     BEGINNING,
-    DEFAULT_MAX_FILES,
     Admission,
     SourceOptions,
     StreamOffset,
@@ -59,7 +58,7 @@ from dagster_delta.streaming.options import (
 from dagster_delta.table.log.reader import located
 from dagster_delta.table.operations.overwrite import overwrite_rows
 from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite, append_rows
-from dagster_delta.table.operations.write_planning import WriteOptions
+from dagster_delta.table.operations.write_planning import SchemaMode, WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
-        ReadMaxBytes,
         ReadMaxFiles,
         SupportsTriggerAvailableNow,
     )
@@ -198,23 +196,6 @@ class DeltaLogSource(DataSource):
     def _parsed(self) -> SourceOptions:
         return parse_source_options(dict(self.options))
 
-    @property
-    def _location(self) -> str | None:
-        # The options of a stream that is written include some of Spark's own.
-        options = {name.casefold(): value for name, value in dict(self.options).items()}
-        return options.get("path")
-
-    @property
-    def _reading(self) -> SourceOptions:
-        options = self._parsed
-        if options.writes:
-            raise InvalidArgument(
-                "mergeSchema, overwriteSchema, replaceWhere, partitionOverwriteMode, partitionBy "
-                "and userMetadata are options of a write",
-                table=options.uri,
-            )
-        return options
-
     def schema(self) -> SparkSchema:
         """The logical schema of the table, with the columns of the feed if the feed is read."""
         return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
@@ -232,31 +213,17 @@ class DeltaLogSource(DataSource):
         batch cannot be recognized.
         """
         raise InvalidArgument(
-            "a stream is written by writeStream.foreachBatch(delta_sink(location)), which lands "
-            "every batch exactly once",
-            table=self._location,
+            "a stream is written by writeStream.foreachBatch(delta_sink(location)), which commits "
+            "every batch exactly once"
         )
 
     def reader(self, schema: SparkSchema) -> DataSourceReader:
         """The reader of a batch query."""
-        options = self._reading
-        if options.read_change_feed or options.max_files or options.max_bytes:
-            raise InvalidArgument(
-                "readChangeFeed, maxFilesPerTrigger and maxBytesPerTrigger are options of a "
-                "stream; DeltaTable.changes(…).to_spark() reads a range of changes",
-                table=options.uri,
-            )
-        return _TableReader(options, schema)
+        return _TableReader(self._parsed.check_use("a batch query"), schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a streaming query."""
-        options = self._reading
-        if options.version_as_of is not None or options.timestamp_as_of is not None:
-            raise InvalidArgument(
-                "versionAsOf and timestampAsOf are options of a batch query; a stream begins with "
-                "startingVersion or startingTimestamp",
-                table=options.uri,
-            )
+        options = self._parsed.check_use("a stream")
         if ReadAllAvailable is None and (options.max_files or options.max_bytes):
             raise InvalidArgument(
                 "maxFilesPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer, where a source "
@@ -335,7 +302,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @cached_property
     def _stream(self) -> LogStream:
-        return LogStream(self._latest.store, self._options, self._latest)
+        return LogStream(self._options, self._latest)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """The start of a query without a checkpoint, or of its first batch if that is repeated."""
@@ -346,10 +313,8 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._until = self._stream.latest_version()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit of the query; if both kinds are set, `latestOffset` applies both."""
-        if self._options.max_files is None and self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadMaxFiles(self._options.max_files or DEFAULT_MAX_FILES)
+        """Some limit: `latestOffset` applies those of the query."""
+        return ReadMaxFiles(1)
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
@@ -357,14 +322,8 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         """The end of the batch that begins at `start`; a Spark before 4.2 passes no arguments."""
         if start is None:
             return self._end_of_log().to_json_value()
-        admission = Admission()
-        if not isinstance(limit, ReadAllAvailable):
-            admission.max_files, admission.max_bytes = (
-                self._options.max_files,
-                self._options.max_bytes,
-            )
-            if admission.max_files is None and admission.max_bytes is None:
-                admission.max_files = DEFAULT_MAX_FILES
+        is_unlimited = isinstance(limit, ReadAllAvailable)
+        admission = Admission() if is_unlimited else self._options.admission()
         offset = StreamOffset.from_json_value(start)
         return self._stream.advance(offset, admission, until=self._until).to_json_value()
 
@@ -478,26 +437,11 @@ def _time_zone(schema: pa.Schema) -> str:
 
 
 def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
-    if options.reads_old_rows:
-        raise InvalidArgument(
-            "versionAsOf, timestampAsOf and the options of streams choose rows to read: leave them "
-            "out of a write",
-            table=options.uri,
-        )
-    if options.replaced_rows is not None and not overwrite:
-        raise InvalidArgument(
-            'replaceWhere and partitionOverwriteMode belong to mode("overwrite")',
-            table=options.uri,
-        )
-    if options.overwrite_schema and not overwrite:
-        raise InvalidArgument('overwriteSchema belongs to mode("overwrite")', table=options.uri)
-    if options.overwrite_schema:
-        mode = WriteOptions(schema_mode="overwrite")
-    else:
-        mode = WriteOptions(schema_mode="merge" if options.merge_schema else "strict")
+    options.check_use("an overwrite" if overwrite else "an append")
+    mode: SchemaMode = "merge" if options.merge_schema else "strict"
     info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
-    return replace(
-        mode,
+    return WriteOptions(
+        schema_mode="overwrite" if options.overwrite_schema else mode,
         where=options.replaced_rows,
         partition_by=options.partition_by,
         commit_info=info,

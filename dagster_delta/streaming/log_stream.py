@@ -33,7 +33,6 @@ from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
 from dagster_delta.table.log.commit_range import first_version_since, read_commit_range
 from dagster_delta.table.log.reader import (
@@ -53,7 +52,7 @@ SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 
 _KEY = ("modification_time_ms", "path")
 STRETCH_FILES = 250_000
-"""Files of a large table that are in memory at a time, about."""
+"""Files of a large table that are in memory at a time, and more only where files have one time."""
 
 _ROWS_AT_ONCE = 10_000
 
@@ -66,19 +65,11 @@ _KEPT_COMMITS = 8
 class LogStream:
     """One run of a query over one table."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        options: SourceOptions,
-        latest: Snapshot,
-        *,
-        stretch_files: int = STRETCH_FILES,
-    ) -> None:
-        self._stretch_files = stretch_files
-        self._store = store
+    def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
+        self._store = latest.store
         self._options = options
         self._latest = latest
-        self._rules = CommitRules(store, options, latest)
+        self._rules = CommitRules(options, latest)
         self._load_commit = lru_cache(_KEPT_COMMITS)(self._read_commit)
         self._snapshot_files = lru_cache(1)(self._read_snapshot_files)
         self._seen_version = latest.version
@@ -236,7 +227,7 @@ class LogStream:
         snapshot = self._snapshot_at(version)
         with located(self._store, version):
             self._rules.check_schema(snapshot.configuration, version)
-        return SnapshotFiles(snapshot, stretch_files=self._stretch_files)
+        return SnapshotFiles(snapshot)
 
     def _snapshot_at(self, version: int) -> Snapshot:
         if version == self._latest.version:
@@ -346,8 +337,8 @@ def _inserted(row: Mapping[str, Any]) -> FileChange:
 class CommitRules:
     """The rules of one run of a query."""
 
-    def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
-        self._store = store
+    def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
+        self._store = latest.store
         self._options = options
         self._latest = latest
         self._known = {latest.version: latest.configuration}
@@ -381,17 +372,15 @@ class CommitRules:
 
     def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
         operation = (actions.commit_info or {}).get("operation") or "a commit"
-        if has_new_rows and not self._options.allows_changes:
+        kind, allowed = "deleted", self._options.allows_deletes
+        advice = "ignoreDeletes to go on without it"
+        if has_new_rows:
+            kind, allowed = "changed", self._options.allows_changes
+            advice = "ignoreChanges to read all rows of the files they rewrote"
+        if not allowed:
             raise UnsupportedFeature(
-                f"The stream cannot show that rows were changed, as version {actions.version} "
-                f"({operation}) did: pass skipChangeCommits to leave such commits out, "
-                "ignoreChanges to read all rows of the files they rewrote, or readChangeFeed to "
-                "read the changes"
-            )
-        if not has_new_rows and not self._options.allows_deletes:
-            raise UnsupportedFeature(
-                f"The stream cannot show that rows were deleted, as version {actions.version} "
-                f"({operation}) did: pass ignoreDeletes or skipChangeCommits to go on without it, "
+                f"The stream cannot show that rows were {kind}, as version {actions.version} "
+                f"({operation}) did: pass {advice}, skipChangeCommits to leave such commits out, "
                 "or readChangeFeed to read the changes"
             )
 
@@ -430,16 +419,12 @@ class CommitRules:
 
     def _load(self, version: int) -> TableConfiguration:
         try:
-            found = Snapshot.load(self._store, version=version).configuration
+            return Snapshot.load(self._store, version=version).configuration
         except VersionNotFound as error:
             raise VersionNotFound(
                 f"The log does not have the schema that version {version} was written with, as the "
                 "checkpoint before it was cleaned up: start a new query from a later version"
             ) from error
-        latest = self._latest.configuration
-        # If nothing changed, return the same object, so that later comparisons are fast.
-        is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
-        return latest if is_same else found
 
     def check_schema(self, configuration: TableConfiguration, version: int) -> None:
         """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
@@ -470,12 +455,9 @@ class SnapshotFiles:
     """The live files of a version by modification time and path, an order that is the same in every
     run of a query. Of a large table a range of times is in memory at a time, for which the log is
     read once.
-
-    `stretch_files` of a large table are in memory at a time, and more only where files have one
-    time.
     """
 
-    def __init__(self, snapshot: Snapshot, *, stretch_files: int = STRETCH_FILES) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._bounds: list[int] = []
         """Times that begin the ranges after the first one."""
@@ -483,7 +465,7 @@ class SnapshotFiles:
         if snapshot.is_large_and_unread:
             batches = FilePlanner(snapshot).batches(["modification_time_ms"])
             times = np.sort(np.concatenate([_times(batch.files).to_numpy() for batch in batches]))
-            bounds = np.unique(times[stretch_files::stretch_files])
+            bounds = np.unique(times[STRETCH_FILES::STRETCH_FILES])
             self._bounds = bounds.tolist()
             self._starts += np.searchsorted(times, bounds).tolist()
         self._held: tuple[int, pa.Table] | None = None

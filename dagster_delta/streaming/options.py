@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,8 +35,8 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     it, and asks for another one when it repeats the batch."""
 
     commit: str | UnsetType = UNSET
-    """Digest of the last commit that was read: a log with another one has another history. Offsets
-    of older releases lack it."""
+    """Digest of the last commit that was read: a log with another one has another history. It
+    is lacking where a clean-up of the log has deleted that commit."""
 
     @property
     def last_read(self) -> int:
@@ -109,27 +109,28 @@ _STORAGE_PREFIX = "storage."
 DEFAULT_MAX_FILES = 1000
 """Number of files of a batch if the query limits neither files nor bytes."""
 
-_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_Version = Annotated[int, msgspec.Meta(ge=0)]
+_Limit = Annotated[int, msgspec.Meta(ge=1)]
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of a query for the table that it reads."""
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The options of a query for the table that it reads or writes."""
 
-    uri: str
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    version_as_of: int | None = None
+    uri: str = msgspec.field(name="path")
+    storage_options: Mapping[str, str] = {}
+    version_as_of: _Version | None = None
     """Version that a batch query reads; the latest by default."""
     timestamp_as_of: str | None = None
     """Instead: the newest version committed at or before this time."""
-    starting_version: int | str | None = None
+    starting_version: _Version | Literal["latest"] | None = None
     """First version whose commits a stream reads, or `latest` for future commits only. By default
     it begins with all existing rows."""
     starting_timestamp: str | None = None
     """Instead: the oldest version committed at or after this time."""
-    max_files: int | None = None
+    max_files: _Limit | None = msgspec.field(name="maxFilesPerTrigger", default=None)
     """Maximum number of files of one batch of a stream."""
-    max_bytes: int | None = None
+    max_bytes: _Limit | None = msgspec.field(name="maxBytesPerTrigger", default=None)
     """Approximate maximum size of one batch of a stream, in bytes."""
     ignore_deletes: bool = False
     """Whether commits that only delete rows are ignored."""
@@ -146,29 +147,23 @@ class SourceOptions:
     """Whether an overwrite gives the table the columns of the rows."""
     replace_where: str | None = None
     """Spark SQL: an overwrite replaces the rows that satisfy it. By default it replaces all."""
-    partition_overwrite: str | None = None
+    partition_overwrite: Literal["dynamic", "static"] | None = msgspec.field(
+        name="partitionOverwriteMode", default=None
+    )
     """`dynamic`: an overwrite replaces the partitions that it has rows for; `static`: all."""
-    partition_by: tuple[str, ...] | None = None
+    partition_by: tuple[_Name, ...] | None = None
     """Partition columns of a table that a write creates."""
     user_metadata: str | None = None
     """User metadata for the commitInfo of a write."""
+
+    def __repr__(self) -> str:
+        # Storage options may be secrets.
+        return f"SourceOptions({self.uri!r})"
 
     @property
     def replaced_rows(self) -> str | None:
         """What an overwrite replaces, as the argument `where` of `DeltaTable.overwrite`."""
         return "dynamic" if self.partition_overwrite == "dynamic" else self.replace_where
-
-    @property
-    def reads_old_rows(self) -> bool:
-        """Whether an option selects which rows to read."""
-        return any(value is not None for value in map(self.__getattribute__, _READ_ATTRIBUTES)) or (
-            self.allows_deletes or self.read_change_feed
-        )
-
-    @property
-    def writes(self) -> bool:
-        """Whether an option is for writes."""
-        return any(map(self.__getattribute__, _WRITE_ATTRIBUTES))
 
     @property
     def allows_changes(self) -> bool:
@@ -179,6 +174,43 @@ class SourceOptions:
     def allows_deletes(self) -> bool:
         """Whether commits that only delete rows do not stop the stream."""
         return self.ignore_deletes or self.allows_changes
+
+    def admission(self) -> Admission:
+        """The limits of a batch of a stream."""
+        is_limited = self.max_files is not None or self.max_bytes is not None
+        return Admission(self.max_files if is_limited else DEFAULT_MAX_FILES, self.max_bytes)
+
+    def check_use(self, use: Use) -> SourceOptions:
+        """The options, if all of them have an effect on a use of the table.
+
+        Raises:
+            InvalidArgument: some have none.
+        """
+        known = {field.name: field for field in msgspec.structs.fields(SourceOptions)}
+        others = {name for names in _OPTIONS_OF.values() for name in names.split()}
+        for name in sorted(others.difference(_OPTIONS_OF[use].split())):
+            if getattr(self, name) != known[name].default:
+                allowed = ", ".join(known[own].encode_name for own in _OPTIONS_OF[use].split())
+                raise InvalidArgument(
+                    f"{known[name].encode_name} has no effect on {use}, whose options are "
+                    f"{allowed}: leave it out",
+                    table=self.uri,
+                )
+        return self
+
+
+Use = Literal["a batch query", "a stream", "an append", "an overwrite"]
+_OPTIONS_OF: Mapping[Use, str] = {
+    "a batch query": "version_as_of timestamp_as_of",
+    "a stream": (
+        "starting_version starting_timestamp max_files max_bytes ignore_deletes ignore_changes "
+        "skip_change_commits read_change_feed"
+    ),
+    "an append": "merge_schema partition_by user_metadata",
+    "an overwrite": (
+        "merge_schema partition_by user_metadata overwrite_schema replace_where partition_overwrite"
+    ),
+}
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -191,97 +223,50 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
             "(CREATE TABLE, saveAsTable): pass it to load(…) or save(…), or in SQL use CREATE "
             "TEMPORARY VIEW … USING delta_log OPTIONS (path '…')"
         )
-    values: dict[str, Any] = {}
     storage: dict[str, str] = {}
+    values: dict[str, object] = {"storageOptions": storage}
     for name, text in options.items():
         folded = name.casefold()
         if folded.startswith(_STORAGE_PREFIX):
             storage[name[len(_STORAGE_PREFIX) :]] = text
-            continue
-        if folded not in _OPTIONS:
+        elif folded in _SPELLED:
+            spelled = _SPELLED[folded]
+            values[spelled] = _READ.get(spelled, str)(text)
+        else:
             raise InvalidArgument(
-                f"there is no option {name!r}: the options are {', '.join(_SPELLING.values())}, "
-                f"and storage options behind {_STORAGE_PREFIX!r}"
+                f"there is no option {name!r}: the options are "
+                f"{', '.join(dict.fromkeys(_SPELLED.values()))}, and storage options behind "
+                f"{_STORAGE_PREFIX!r}"
             )
-        attribute, kind = _OPTIONS[folded]
-        if not re.fullmatch(kind.pattern, text.strip(), re.IGNORECASE | re.DOTALL):
-            raise InvalidArgument(
-                f"the option {_SPELLING[folded]} is {text!r}: it is {kind.wanted}"
-            )
-        values[attribute] = kind.read(text)
     for pair in _ALTERNATIVES:
-        if values.keys() >= {_SPELLED[name][0] for name in pair}:
+        if values.keys() >= set(pair):
             raise InvalidArgument(f"pass {' or '.join(pair)}, not both")
-    return SourceOptions(storage_options=storage, **values)
+    try:
+        return msgspec.convert(values, SourceOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"an option of the table has another type: {error}") from error
 
 
-def _word(text: str) -> str:
-    return text.strip().lower()
+def _size_bytes(text: str) -> object:
+    """The bytes of a size as Spark spells it, such as `512k` or `2g`; another text unchanged."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
+    return text if found is None else int(found[1]) << 10 * " kmgt".index(found[2] or " ")
 
 
-class _Kind(NamedTuple):
-    """How the text of an option is read."""
-
-    wanted: str
-    """What it is, for the message."""
-    pattern: str
-    read: Callable[[str], object]
-
-
-_TEXT = _Kind("", r".*", str)
-_FLAG = _Kind("true or false", r"true|false", lambda text: _word(text) == "true")
-_VERSION = _Kind("the number of a version, from 0 on", r"\d+", int)
-_START = _Kind(
-    "the number of a version, from 0 on, or latest",
-    r"\d+|latest",
-    lambda text: "latest" if _word(text) == "latest" else int(text),
-)
-_COUNT = _Kind("a number from 1 on", r"0*[1-9]\d*", int)
-_SIZE = _Kind(
-    "a number of bytes from 1 on, or one such as 512k, 100m or 2g",
-    r"0*[1-9]\d*\s*[kmgt]?b?",
-    lambda text: int(re.sub(r"\D", "", text)) << _SHIFTS[re.sub(r"[\d\sb]", "", _word(text))],
-)
-_COLUMNS = _Kind(
-    "column names with commas between them",
-    r"\s*[^,\s][^,]*(,\s*[^,\s][^,]*)*",
-    lambda text: tuple(name.strip() for name in text.split(",")),
-)
-_OVERWRITE_MODE = _Kind("dynamic or static", r"dynamic|static", _word)
-
-_READ_ATTRIBUTES = (
-    *("version_as_of", "timestamp_as_of", "starting_version", "starting_timestamp"),
-    *("max_files", "max_bytes"),
-)
-_WRITE_ATTRIBUTES = (
-    *("merge_schema", "overwrite_schema", "replace_where", "partition_overwrite"),
-    *("partition_by", "user_metadata"),
-)
-
-_SPELLED: dict[str, tuple[str, _Kind]] = {
-    "path": ("uri", _TEXT),
-    "versionAsOf": ("version_as_of", _VERSION),
-    "timestampAsOf": ("timestamp_as_of", _TEXT),
-    "startingVersion": ("starting_version", _START),
-    "startingTimestamp": ("starting_timestamp", _TEXT),
-    "maxFilesPerTrigger": ("max_files", _COUNT),
-    "maxBytesPerTrigger": ("max_bytes", _SIZE),
-    "ignoreDeletes": ("ignore_deletes", _FLAG),
-    "ignoreChanges": ("ignore_changes", _FLAG),
-    "skipChangeCommits": ("skip_change_commits", _FLAG),
-    "readChangeFeed": ("read_change_feed", _FLAG),
-    "readChangeData": ("read_change_feed", _FLAG),
-    "mergeSchema": ("merge_schema", _FLAG),
-    "overwriteSchema": ("overwrite_schema", _FLAG),
-    "replaceWhere": ("replace_where", _TEXT),
-    "partitionOverwriteMode": ("partition_overwrite", _OVERWRITE_MODE),
-    "partitionBy": ("partition_by", _COLUMNS),
-    "userMetadata": ("user_metadata", _TEXT),
+_SPELLED = {
+    field.encode_name.casefold(): field.encode_name
+    for field in msgspec.structs.fields(SourceOptions)
+    if field.name != "storage_options"
+} | {"readchangedata": "readChangeFeed"}
+_READ: Mapping[str, Callable[[str], object]] = {
+    "startingVersion": str.lower,
+    "maxBytesPerTrigger": _size_bytes,
+    "partitionOverwriteMode": str.lower,
+    "partitionBy": lambda text: [name.strip() for name in text.split(",")],
 }
+"""How the text of an option is read, if its type alone does not say it."""
 _ALTERNATIVES = (
     ("versionAsOf", "timestampAsOf"),
     ("startingVersion", "startingTimestamp"),
     ("replaceWhere", "partitionOverwriteMode"),
 )
-_SPELLING = {name.casefold(): name for name in _SPELLED}
-_OPTIONS = {name.casefold(): parsed for name, parsed in _SPELLED.items()}

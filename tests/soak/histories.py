@@ -405,9 +405,9 @@ class _History:
         """A stream of appends, held or restarted."""
 
         def read(reader: _Reader) -> None:
-            options = SourceOptions(self.store.location.uri, skip_change_commits=True)
+            options = SourceOptions(uri=self.store.location.uri, skip_change_commits=True)
             if reader.stream is None or reader.offset is None or self.chance.random() < 0.3:
-                reader.stream = LogStream(self.store, options, self.open().snapshot())
+                reader.stream = LogStream(options, self.open().snapshot())
             stream = reader.stream
             start = reader.offset or stream.initial_offset()
             if reader.version < 0:

@@ -30,6 +30,7 @@ from dagster_delta.streaming.options import (
     Admission,
     SourceOptions,
     StreamOffset,
+    Use,
     parse_source_options,
 )
 from dagster_delta.table.delta_table import DeltaTable
@@ -49,7 +50,7 @@ def append(table: DeltaTable, *ids: int) -> None:
 
 def stream_of(table: DeltaTable, **options: str) -> LogStream:
     parsed = parse_source_options({"path": table.uri, **options})
-    return LogStream(table.store, parsed, DeltaTable(table.uri, store=table.store).snapshot())
+    return LogStream(parsed, DeltaTable(table.uri, store=table.store).snapshot())
 
 
 def rows_between(
@@ -505,6 +506,9 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
             "path": "s3://lake/t",
             "MAXBYTESPERTRIGGER": "2g",
             "maxfilespertrigger": "7",
+            "readChangeData": "TRUE",
+            "startingVersion": "LATEST",
+            "partitionBy": "p, q",
             "storage.aws_region": "eu-west-1",
         }
     )
@@ -513,6 +517,9 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
         storage_options={"aws_region": "eu-west-1"},
         max_files=7,
         max_bytes=2 << 30,
+        read_change_feed=True,
+        starting_version="latest",
+        partition_by=("p", "q"),
     )
     assert "eu-west-1" not in repr(found)
 
@@ -524,10 +531,11 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
         # What Spark hands over for CREATE TABLE, and for saveAsTable.
         ({"path": "t", "provider": "delta_log"}, "CREATE TEMPORARY VIEW"),
         ({"path": "t", "ignoreDelete": "true"}, "no option 'ignoreDelete'"),
-        ({"path": "t", "ignoreDeletes": "yes"}, "true or false"),
-        ({"path": "t", "maxFilesPerTrigger": "0"}, "from 1 on"),
-        ({"path": "t", "maxBytesPerTrigger": "many"}, "512k"),
-        ({"path": "t", "startingVersion": "-1"}, "or latest"),
+        ({"path": "t", "ignoreDeletes": "yes"}, r"Expected `bool`.*ignoreDeletes"),
+        ({"path": "t", "maxFilesPerTrigger": "0"}, r">= 1.*maxFilesPerTrigger"),
+        ({"path": "t", "maxBytesPerTrigger": "many"}, r"`int.*maxBytesPerTrigger"),
+        ({"path": "t", "startingVersion": "-1"}, "startingVersion"),
+        ({"path": "t", "partitionBy": "p,,q"}, "partitionBy"),
         ({"path": "t", "startingVersion": "1", "startingTimestamp": "2020-01-01"}, "not both"),
     ],
 )
@@ -551,3 +559,20 @@ def test_a_table_that_is_made_anew_under_a_query_is_noticed() -> None:
         anew.append(pa.table({"id": list(range(each + 10))}))
     with pytest.raises(VersionNotFound, match="version 2 that the query has read is another"):
         stream.advance(end, Admission())
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "message"),
+    [
+        ("a stream", {"versionAsOf": "1"}, "whose options are startingVersion"),
+        ("a batch query", {"ignoreDeletes": "true"}, "ignoreDeletes has no effect on a batch"),
+        ("an append", {"replaceWhere": "a = 1"}, "replaceWhere has no effect on an append"),
+        ("an overwrite", {"readChangeFeed": "true"}, "readChangeFeed has no effect on an over"),
+    ],
+)
+def test_an_option_of_another_use_is_refused(
+    use: Use, options: dict[str, str], message: str
+) -> None:
+    parsed = parse_source_options({"path": "t", **options})
+    with pytest.raises(InvalidArgument, match=message):
+        parsed.check_use(use)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.streaming import log_stream
 from dagster_delta.streaming.log_stream import LogStream, SnapshotFiles
 from dagster_delta.streaming.options import Admission, parse_source_options
 from dagster_delta.table.log import version as version_module
@@ -48,6 +49,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
     monkeypatch.setattr(LogState, "live_files", refuse)
+    monkeypatch.setattr(log_stream, "STRETCH_FILES", 5)
 
 
 @pytest.mark.usefixtures("large")
@@ -64,7 +66,7 @@ def test_stretches_of_a_large_table_are_those_of_the_whole_order(
 ) -> None:
     files = [(f"{number * 7 % 40}-é", time) for number, time in enumerate(times)]
     snapshot = Snapshot.load(_table(files))
-    found = SnapshotFiles(snapshot, stretch_files=5)
+    found = SnapshotFiles(snapshot)
     stop = None if length is None else start + length
     expected = _expected(files)[start:stop]
     paths = [path for each in found.between(start, stop) for path in each["path"].to_pylist()]
@@ -76,7 +78,7 @@ def test_stretches_of_a_large_table_are_those_of_the_whole_order(
 
 def _batches(store: MemoryStore, max_files: int) -> list[list[str]]:
     options = parse_source_options({"path": store.location.uri})
-    stream = LogStream(store, options, Snapshot.load(store), stretch_files=5)
+    stream = LogStream(options, Snapshot.load(store))
     offset = stream.initial_offset()
     found: list[list[str]] = []
     while True:
