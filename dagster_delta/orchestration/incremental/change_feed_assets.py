@@ -42,7 +42,6 @@ from dagster_delta.orchestration.incremental.consumption import (
     OnGap,
     columns_narrower_than,
     plan_consumption,
-    without_changes,
 )
 from dagster_delta.orchestration.incremental.upstream_changes import (
     ACTION_COLUMN,
@@ -306,7 +305,6 @@ class _IncrementalAsset:
             upstream = given.snapshot().scan(self.columns)
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
-        consumer = self._consumer(context, arguments["config"], options)
         table = manager.table_of(context.asset_key, metadata)
         target = None if table is None else table.snapshot()
         # Another run may have read further since the input was opened. Read the position in the
@@ -316,11 +314,12 @@ class _IncrementalAsset:
             upstream.columns,
             None if upstream.where is None else upstream.where.sql,
         )
-        consumption = plan_consumption(upstream, target, consumer)
+        consumer = self._consumer(context, arguments["config"], options, upstream)
+        consumption = plan_consumption(consumer, target)
         if consumption.is_nothing_new or consumption.changes.is_empty:
             _report(context, consumption)
             return self._applied(consumption, dg.Output(None))
-        consumption, changes = self._load(consumption, manager, upstream, consumer)
+        consumption, changes = self._load(consumption, manager)
         _report(context, consumption)
         arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
         result = self.function(**{name: arguments[name] for name in self.parameters})
@@ -341,7 +340,7 @@ class _IncrementalAsset:
         return dg.Output(applied, metadata=output.metadata, tags=output.tags)
 
     def _load(
-        self, consumption: Consumption, manager: DeltaIOManager, upstream: Scan, consumer: Consumer
+        self, consumption: Consumption, manager: DeltaIOManager
     ) -> tuple[Consumption, object]:
         load_type = _load_type(self.hints.get(_INPUT, Any), manager.default_load_type)
 
@@ -356,7 +355,7 @@ class _IncrementalAsset:
         except DataFileMissing as error:
             if consumption.changes.is_full_refresh:
                 raise
-            consumption = without_changes(consumption, error, upstream, consumer)
+            consumption = consumption.without_changes(error)
             return consumption, read(consumption.changes)
 
     def _consumer(
@@ -364,6 +363,7 @@ class _IncrementalAsset:
         context: dg.AssetExecutionContext,
         config: ChangeFeedConfig,
         options: AssetOptions,
+        upstream: Scan,
     ) -> Consumer:
         keys = (
             tuple(context.partition_keys)
@@ -386,6 +386,7 @@ class _IncrementalAsset:
             )
         return Consumer(
             name=name,
+            upstream=upstream,
             partition_keys=keys,
             selection=select,
             on_gap=self.on_gap,

@@ -91,6 +91,8 @@ class Consumer:
 
     name: str
     """Of the asset, for messages."""
+    upstream: Scan
+    """The table, opened at the last version to read."""
     partition_keys: tuple[str, ...]
     """Of the run; none if the asset is not partitioned."""
     selection: SelectPartitions | None
@@ -117,11 +119,37 @@ class Consumer:
         """The partition keys; only None if the asset is not partitioned."""
         return self.partition_keys or (None,)
 
+    @property
+    def where(self) -> str | None:
+        """Spark SQL of the rows to read; None for every row."""
+        if self.upstream.where is not None:
+            return self.upstream.where.sql
+        return None if self.selection is None else self.predicate(self.partition_keys)
+
+    def predicate(self, keys: Sequence[str]) -> str:
+        """Spark SQL of some partitions of the run.
+
+        Raises:
+            InvalidArgument: the upstream table has no column for them.
+        """
+        assert self.selection is not None  # noqa: S101  there are partitions
+        try:
+            return partition_predicate(self.selection(keys), self.upstream.snapshot.schema)
+        except SchemaMismatch as error:
+            raise InvalidArgument(
+                f"the partitions of {self.name} cannot be found in its upstream table: {error}. "
+                "Name the column that holds them there with upstream_partition_expr; or, where the "
+                "partitions of a run were read up to different versions, launch them one by one",
+                table=error.table,
+                column=error.column,
+            ) from error
+
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
     """The part of an upstream table that one run reads."""
 
+    consumer: Consumer
     changes: UpstreamChanges
     progress: tuple[AppTransaction, ...]
     """`txn` actions that the target's commit records."""
@@ -142,17 +170,26 @@ class Consumption:
             for application in self.progress
         )
 
-    def refreshed(self, reason: str, where: str | None) -> Consumption:
+    def refreshed(self, reason: str) -> Consumption:
         """The consumption as a full refresh, with every row instead of changes."""
-        changes = self.changes
-        columns = changes.columns
-        return Consumption(
-            UpstreamChanges(
-                changes.snapshot, (), where=where, columns=columns, refresh_reason=reason
-            ),
-            (*self.progress, *self.replaced),
-            self.target,
+        snapshot, columns = self.changes.snapshot, self.changes.columns
+        where = self.consumer.where
+        changes = UpstreamChanges(snapshot, (), where=where, columns=columns, refresh_reason=reason)
+        return replace(
+            self, changes=changes, progress=(*self.progress, *self.replaced), replaced=()
         )
+
+    def without_changes(self, error: DeltaError) -> Consumption:
+        """A full refresh instead of unreadable changes; reraises the error if the asset must
+        fail.
+        """
+        properties = self.changes.snapshot.configuration.properties
+        is_off = not properties.enable_change_data_feed
+        stays_off = isinstance(error, ChangeDataNotRecorded) and is_off
+        if stays_off or self.consumer.on_gap == "fail":
+            error.message += self.consumer.advice
+            raise error
+        return self.refreshed(f"the changes are no longer available: {error}")
 
 
 def version_of(position: int) -> int:
@@ -169,16 +206,17 @@ def _position_at(snapshot: Snapshot, version: int) -> int:
     return digest << _VERSION_BITS | version
 
 
-def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
+def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption:
     """What a run reads, up to the opened version of the upstream table."""
+    upstream = consumer.upstream
     table_id = upstream.snapshot.metadata.id
     recorded = _recorded_positions(target)
     current = [_Position(table_id, key) for key in consumer.keys]
     done = {position.key: _done(recorded, position) for position in current}
-    where = _where(upstream, consumer)
     found = [_transaction(recorded, position) for position in current]
     newest = _position_at(upstream.snapshot, upstream.snapshot.version)
     planned = Consumption(
+        consumer,
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
             AppTransaction(application_id(*position), newest, None if txn is None else txn.version)
@@ -191,10 +229,8 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         consumer.full_refresh or _first_time(recorded, table_id, done) or _set_back(upstream, done)
     )
     if reason is not None:
-        return planned.refreshed(reason, where)
-    changes = UpstreamChanges(
-        upstream.snapshot, _ranges(upstream, consumer, done, where), columns=upstream.columns
-    )
+        return planned.refreshed(reason)
+    changes = UpstreamChanges(upstream.snapshot, _ranges(consumer, done), columns=upstream.columns)
     try:
         # Only reading the log shows whether changes can still be read.
         _ = changes.is_empty
@@ -204,7 +240,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
             known = (table.configuration for table in (before, upstream.snapshot, target))
             moved = _column_changes(*known, columns=changes.columns)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
-        return planned.refreshed(_gap(error, upstream, consumer), where)
+        return planned.without_changes(error)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
     # column keeps its values, and values of a wider column are cast or refused as in any write.
     # Rows that were added one by one keep what they had then.
@@ -214,13 +250,13 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     if consumer.replaces_schema:
         refreshing |= {"dropped", "widened"}
     if any(change.kind in refreshing for change in moved):
-        return planned.refreshed(_other_columns(moved, upstream, consumer), where)
+        return planned.refreshed(_other_columns(moved, consumer))
     return replace(
         planned, changes=changes, columns_not_followed="; ".join(map(str, moved)) or None
     )
 
 
-def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Consumer) -> str:
+def _other_columns(moved: Sequence[ColumnChange], consumer: Consumer) -> str:
     """Why every row is read; raises if the asset must fail."""
     listed = "; ".join(map(str, moved))
     if consumer.on_gap == "fail":
@@ -228,17 +264,10 @@ def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Cons
             f"the columns of the upstream table of {consumer.name} have changed: {listed}. Change "
             f"the table of {consumer.name} in the same way, with delta_schema_change_job or "
             f"DeltaTable.alter{consumer.advice}",
-            table=upstream.snapshot.store.location.uri,
-            version=upstream.snapshot.version,
+            table=consumer.upstream.snapshot.store.location.uri,
+            version=consumer.upstream.snapshot.version,
         )
     return f"the columns of the upstream table have changed: {listed}"
-
-
-def without_changes(
-    consumption: Consumption, error: DeltaError, upstream: Scan, consumer: Consumer
-) -> Consumption:
-    """A full refresh instead of unreadable changes; reraises the error if the asset must fail."""
-    return consumption.refreshed(_gap(error, upstream, consumer), _where(upstream, consumer))
 
 
 class _Position(NamedTuple):
@@ -335,50 +364,15 @@ def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | No
     return None
 
 
-def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
-    """Why every row is read; reraises the error if the asset must fail."""
-    properties = upstream.snapshot.configuration.properties
-    stays_off = isinstance(error, ChangeDataNotRecorded) and not properties.enable_change_data_feed
-    if stays_off or consumer.on_gap == "fail":
-        error.message += consumer.advice
-        raise error
-    return f"the changes are no longer available: {error}"
-
-
-def _where(upstream: Scan, consumer: Consumer) -> str | None:
-    if upstream.where is not None:
-        return upstream.where.sql
-    if consumer.selection is None:
-        return None
-    return _predicate(upstream, consumer, consumer.partition_keys)
-
-
 def _ranges(
-    upstream: Scan,
-    consumer: Consumer,
-    done: Mapping[str | None, int | None],
-    where: str | None,
+    consumer: Consumer, done: Mapping[str | None, int | None]
 ) -> list[tuple[int, str | None]]:
     starts: dict[int, list[str]] = {}
     for key, position in done.items():
         starts.setdefault(version_of(position or 0) + 1, []).append(key or "")
     if len(starts) == 1:
-        return [(start, where) for start in starts]
-    return [(start, _predicate(upstream, consumer, keys)) for start, keys in starts.items()]
-
-
-def _predicate(upstream: Scan, consumer: Consumer, keys: Sequence[str]) -> str:
-    assert consumer.selection is not None  # noqa: S101  there are partitions
-    try:
-        return partition_predicate(consumer.selection(keys), upstream.snapshot.schema)
-    except SchemaMismatch as error:
-        raise InvalidArgument(
-            f"the partitions of {consumer.name} cannot be found in its upstream table: {error}. "
-            "Name the column that holds them there with upstream_partition_expr; or, where the "
-            "partitions of a run were read up to different versions, launch them one by one",
-            table=error.table,
-            column=error.column,
-        ) from error
+        return [(start, consumer.where) for start in starts]
+    return [(start, consumer.predicate(keys)) for start, keys in starts.items()]
 
 
 def _column_changes(
