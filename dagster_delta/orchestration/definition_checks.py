@@ -15,11 +15,10 @@ from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFee
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     AssetOptions,
+    check_merge,
     read_input_options,
 )
-from dagster_delta.orchestration.io.asset_writer import check_merge_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
-from dagster_delta.orchestration.io.merge_config import refuse_unused_merge
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.table_metadata import (
@@ -64,7 +63,6 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
             dg.Definitions(assets=[orders], resources={"io_manager": DeltaIOManager(…)})
         )
     """
-    _check_managers(definitions)
     stored = list(_stored_assets(definitions))
     managers = {asset.key: asset.manager for asset in stored}
     for asset in stored:
@@ -86,35 +84,26 @@ class _StoredAsset:
 
 
 def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
-    resources = definitions.resources or {}
-    for key in sorted(definitions.resolve_all_asset_keys()):
-        definition = definitions.resolve_assets_def(key)
-        if not (definition.is_executable and definition.is_materializable):
-            continue
-        manager_key = definition.get_io_manager_key_for_asset_key(key)
-        manager = resources.get(manager_key)
-        if isinstance(manager, DeltaIOManager) and _returns_value(definition, key):
-            yield _StoredAsset(key, definition, manager_key, manager)
-
-
-def _check_managers(definitions: dg.Definitions) -> None:
-    """Refuse an asset with options of a DeltaIOManager that no IO manager reads: Dagster would
-    store its value in files of its own.
+    """The assets that a DeltaIOManager stores. An asset with its options and no IO manager is
+    refused: Dagster would store its value in files of its own.
     """
     resources = definitions.resources or {}
     named = [name for name, found in resources.items() if isinstance(found, DeltaIOManager)]
     for key in sorted(definitions.resolve_all_asset_keys()) if named else ():
         definition = definitions.resolve_assets_def(key)
-        given = sorted(ASSET_KEYS & (definition.metadata_by_key.get(key) or {}).keys() - _COMMON)
-        if not given or not (definition.is_executable and _returns_value(definition, key)):
+        if not (definition.is_executable and _returns_value(definition, key)):
             continue
         manager_key = definition.get_io_manager_key_for_asset_key(key)
-        if manager_key not in resources:
+        manager = resources.get(manager_key)
+        given = sorted(ASSET_KEYS & (definition.metadata_by_key.get(key) or {}).keys() - _COMMON)
+        if given and manager_key not in resources:
             raise InvalidArgument(
                 f"asset {key.to_user_string()} has the option {given[0]}, and there is no resource "
                 f"{manager_key!r} to read it: give the DeltaIOManager that name instead of "
                 f"{named[0]!r}, or the asset io_manager_key={named[0]!r}"
             )
+        if isinstance(manager, DeltaIOManager) and definition.is_materializable:
+            yield _StoredAsset(key, definition, manager_key, manager)
 
 
 def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
@@ -139,9 +128,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
         # No keys: they are not needed to check that the columns fit the dimensions.
         select_partitions(partitions_def, (), options.partition_expr, asset=asset.name)
     if not _applies_changes(asset.definition):
-        refuse_unused_merge(options.mode, metadata, asset=asset.name)
-        if options.mode == "merge":
-            check_merge_options(options, asset.name)
+        check_merge(options, metadata, asset=asset.name)
     return options
 
 

@@ -22,11 +22,12 @@ from dagster_shared.check import CheckError
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.plan_report import table_cell
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.maintenance.jobs import StepOnOneTable, job_on_one_table
+from dagster_delta.orchestration.maintenance.jobs import job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
     maintained_tables,
+    named_tables,
 )
 from dagster_delta.orchestration.maintenance.operations import commit_info_of_op, spell_bytes
 from dagster_delta.orchestration.metadata_keys import (
@@ -131,14 +132,12 @@ def delta_schema_change_job(
         replace(table, allow_column_changes=enable_column_change)
         for table in maintained_tables(assets, selection, tables, storage_options)
     )
-    step = StepOnOneTable(
-        "change_schema",
-        DeltaSchemaChangeConfig,
-        partial(_change, assets, spark),
-        "Plans and makes changes of the schema",
-        frozenset() if spark is None else frozenset({spark}),
+    what = f"Plans and makes changes of the schema: one of {named_tables(found)}."
+    options = {"description": what, **job_options}
+    work, resources = partial(_change, assets, spark), () if spark is None else (spark,)
+    return job_on_one_table(
+        name, "change_schema", DeltaSchemaChangeConfig, work, found, options, resources
     )
-    return job_on_one_table(name, step, found, job_options)
 
 
 @dataclass(frozen=True, slots=True)

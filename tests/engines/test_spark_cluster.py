@@ -72,8 +72,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from dagster_delta import Column, DeltaTable, Identity, ship_package
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.spark import progress
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration import spark_progress as progress
+from dagster_delta.orchestration.spark_progress import watch_spark
 
 progress._SECONDS_TO_ANSWER = 120.0  # the UI answers late on a busy machine
 

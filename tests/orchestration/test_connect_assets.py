@@ -17,7 +17,7 @@ import json, sys
 import dagster as dg
 from pyspark.sql import DataFrame
 from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource, delta_sql_asset
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration.spark_progress import watch_spark
 
 root = sys.argv[1]
 seen = {}

@@ -222,7 +222,7 @@ KILLED = """
 import os, signal, subprocess
 from dagster_delta import SparkSessionResource
 from dagster_delta.errors import SparkSessionLost
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration.spark_progress import watch_spark
 
 frame = SparkSessionResource(master="local[1]").session.range(5)
 children = subprocess.run(

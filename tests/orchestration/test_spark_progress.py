@@ -14,13 +14,13 @@ from dagster_delta import DeltaTable, SparkSessionResource
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.operations import OptimizeConfig
 from dagster_delta.orchestration.resources import HISTORY_SERVER_URL
-from dagster_delta.orchestration.spark.progress import (
+from dagster_delta.orchestration.spark_progress import (
     MAX_PLAN_CHARACTERS,
     physical_plan,
     stage_totals,
+    watch_spark,
     without_secrets,
 )
-from dagster_delta.orchestration.spark.watch import watch_spark
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark
@@ -92,13 +92,13 @@ def test_an_optimize_by_spark_reports_its_stages_and_its_bytes(spark, tmp_path, 
     often = partial(watch_spark, every_seconds=0.01)
     monkeypatch.setattr("dagster_delta.orchestration.maintenance.operations.watch_spark", often)
     lines = Lines()
-    report = OptimizeConfig(engine="spark").run(table, lines, {})
+    _, metadata = OptimizeConfig(engine="spark").run(table, lines, {})
     assert any(re.search(r"Spark: stage \d+ \(.*\): \d of \d tasks done", x) for x in lines)
-    assert report.metadata["spark/tasks"] >= 1
-    assert report.metadata["spark/output_bytes"] == report.metadata["delta/optimize_bytes_added"]
-    assert "spark/plan" not in report.metadata
-    embedded = OptimizeConfig().run(table, Lines(), {})
-    assert not any(name.startswith("spark/") for name in embedded.metadata)
+    assert metadata["spark/tasks"] >= 1
+    assert metadata["spark/output_bytes"] == metadata["delta/optimize_bytes_added"]
+    assert "spark/plan" not in metadata
+    _, embedded = OptimizeConfig().run(table, Lines(), {})
+    assert not any(name.startswith("spark/") for name in embedded)
 
 
 def test_the_bytes_written_are_those_of_the_files(lake, events, spark):

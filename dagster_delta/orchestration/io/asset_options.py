@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
+from dagster import AssetDep, AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeOperationsConfig
+from dagster_delta.orchestration.io.merge_config import (
+    MergeConfig,
+    MergeOperationsConfig,
+    MergeType,
+)
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
@@ -54,9 +58,7 @@ AssetReference: TypeAlias = (
 
 def asset_key_of(asset: AssetReference) -> AssetKey:
     """The key of an asset, of its spec, or of a value that Dagster converts to a key."""
-    if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
-        return asset.key
-    return AssetKey.from_coercible(asset)
+    return AssetDep(asset).asset_key
 
 
 def _listed(value: object) -> object:
@@ -178,6 +180,8 @@ class InputOptions:
 
 ASSET_KEYS = frozenset(option.name for option in fields(_AssetMetadata))
 INPUT_KEYS = frozenset(option.name for option in fields(InputOptions))
+_MERGE = ("merge_config", "merge_predicate", "merge_operations_config")
+_MERGE_KEYS = frozenset(prefix + key for key in _MERGE for prefix in ("", NAMESPACE))
 _ASSET_METADATA = TypeAdapter(_AssetMetadata)
 _INPUT_METADATA = TypeAdapter(InputOptions)
 
@@ -211,6 +215,42 @@ def read_input_options(metadata: Mapping[str, object], *, asset: str) -> InputOp
     owner = f"asset {asset}"
     found = _options(metadata, INPUT_KEYS, _OF_OTHER_INPUTS, owner)
     return _parsed(_INPUT_METADATA, found, owner)
+
+
+def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -> None:
+    """Refuse merge metadata on an asset with another mode, which would replace its table, and
+    options that a merge cannot follow.
+    """
+    config, unused = options.merge_config or MergeConfig(), _MERGE_KEYS.intersection(metadata)
+    if options.mode != "merge":
+        if unused:
+            raise InvalidArgument(
+                f"the metadata of asset {asset} has {min(unused)!r}, and its mode is "
+                f"{options.mode!r}, which does not merge: set 'mode': 'merge', or leave "
+                f"{min(unused)!r} out"
+            )
+        return
+    is_custom = config.merge_type is MergeType.custom
+    problem = None
+    if not config.predicate:
+        problem = (
+            'there is no predicate: set merge_config={"merge_type": "upsert", "predicate": '
+            '"t.id = s.id"} on the IO manager or in the metadata, or the metadata merge_predicate'
+        )
+    elif is_custom != (config.merge_operations_config is not None):
+        problem = (
+            f"the merge_type {config.merge_type.value!r} with {'no' if is_custom else 'a'} "
+            "merge_operations_config: the type custom needs one, and no other type takes it"
+        )
+    elif options.schema_mode == "overwrite":
+        problem = (
+            "its schema_mode overwrite would drop columns of existing rows: use schema_mode merge "
+            "or strict"
+        )
+    elif options.sort_by:
+        problem = "a merge does not support sort_by: omit it, and Z-order the table with OPTIMIZE"
+    if problem is not None:
+        raise InvalidArgument(f"{asset} has mode merge, and {problem}")
 
 
 def _options(

@@ -29,7 +29,7 @@ from dagster_delta.evolution.properties import (
     normalize_properties,
 )
 from dagster_delta.evolution.table_definition import TableDefinition
-from dagster_delta.orchestration.io.asset_options import AssetOptions
+from dagster_delta.orchestration.io.asset_options import AssetOptions, check_merge
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY, check_owner, owner_of
 from dagster_delta.orchestration.metadata_keys import first_names
@@ -379,21 +379,6 @@ def _warnings(
         )
 
 
-def check_merge_options(options: AssetOptions, asset: str) -> None:
-    """Refuse options that a merge cannot follow."""
-    (options.merge_config or MergeConfig()).check(asset)
-    if options.schema_mode == "overwrite":
-        raise InvalidArgument(
-            f"{asset} has mode merge with schema_mode overwrite, which would drop columns of "
-            "existing rows; use schema_mode merge or strict"
-        )
-    if options.sort_by:
-        raise InvalidArgument(
-            f"{asset} has mode merge, which does not support sort_by: omit it, and Z-order "
-            "the table with OPTIMIZE"
-        )
-
-
 def _partition_by(
     write: AssetWrite, before: Snapshot | None, schema: StructType
 ) -> tuple[str, ...] | None:
@@ -498,7 +483,7 @@ def _merge(
 ) -> CommitResult:
     options = write.options
     config = options.merge_config or MergeConfig()
-    check_merge_options(options, write.name)
+    check_merge(options, (), asset=write.name)
     on = str(config.predicate)
     if within is not None:
         known = source if before is None else before.schema

@@ -19,6 +19,7 @@ from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     SchemaMode,
     WriteMode,
+    check_merge,
     read_asset_options,
     read_input_options,
 )
@@ -29,7 +30,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     PartitionFrames,
     Rows,
 )
-from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
+from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.openlineage import check_client, emit_write, note_input
 from dagster_delta.orchestration.io.output_metadata import (
     input_facts,
@@ -65,7 +66,7 @@ from dagster_delta.orchestration.resources import (
     SparkSessionResource,
 )
 from dagster_delta.orchestration.row_tables import hidden_examples
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY
 from dagster_delta.table.delta_table import DeltaTable
@@ -198,7 +199,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 "changes nothing about its table: options are metadata of the asset's definition"
             )
         if not (isinstance(obj, AssetValue) and obj.has_own_mode):
-            refuse_unused_merge(options.mode, metadata, asset=name)
+            check_merge(options, metadata, asset=name)
         return options
 
     def _value(self, context: dg.OutputContext, obj: object) -> AssetValue:
@@ -279,7 +280,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             }
 
         by_partition = None if selection is None else scans_by_partition
-        value = handler.load(TableInput(table, scan, self._session, by_partition))
+        value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
         if self.openlineage:
             note_input(context, snapshot)
@@ -309,8 +310,18 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
 
     @property
     def spark_session(self) -> SparkSession:
-        """The Spark session that loads inputs, started if there is none."""
-        return self._session()
+        """The Spark session that loads inputs, started if there is none.
+
+        Raises:
+            InvalidArgument: the resource `spark` has no session.
+        """
+        session = getattr(self.spark or SparkSessionResource(), "spark_session", None)
+        if session is None:
+            raise InvalidArgument(
+                f"the resource {type(self.spark).__name__}, which is spark of the DeltaIOManager, "
+                "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
+            )
+        return typing.cast("SparkSession", session)
 
     def asset_table_uri(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
         """Location of the table of an asset.
@@ -364,15 +375,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 "ends with `| None` is None then",
                 table=error.table or uri,
             ) from error
-
-    def _session(self) -> SparkSession:
-        session = getattr(self.spark or SparkSessionResource(), "spark_session", None)
-        if session is None:
-            raise InvalidArgument(
-                f"the resource {type(self.spark).__name__}, which is spark of the DeltaIOManager, "
-                "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
-            )
-        return typing.cast("SparkSession", session)
 
 
 def delta_io_manager(resources: object, key: str, *, asset: str) -> DeltaIOManager:

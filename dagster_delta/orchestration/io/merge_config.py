@@ -16,7 +16,6 @@ from dagster import Config
 from pydantic import Field
 
 from dagster_delta.engines.statements.merge_clauses import ClauseText
-from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.sql.typed import quote
 
@@ -91,42 +90,12 @@ class MergeConfig(KnownFieldsOnly, Config):
     """The clauses of a merge of type custom. The metadata `merge_operations_config` overrides
     them."""
 
-    def check(self, asset: str) -> None:
-        """Make sure that the parts are consistent.
-
-        Raises:
-            InvalidArgument: they are not.
-        """
-        if not self.predicate:
-            raise InvalidArgument(
-                f"the mode of {asset} is merge, but there is no predicate: set "
-                'merge_config={"merge_type": "upsert", "predicate": "t.id = s.id"} on the IO '
-                "manager or in the asset's metadata, or the metadata merge_predicate"
-            )
-        is_custom = self.merge_type is MergeType.custom
-        if is_custom != (self.merge_operations_config is not None):
-            raise InvalidArgument(
-                f"the merge_config of {asset} has merge_type {self.merge_type.value!r} and "
-                f"{'no' if is_custom else 'a'} merge_operations_config: the type custom needs one, "
-                "and no other type takes it"
-            )
-
 
 def match_on(keys: Iterable[str]) -> str:
     """The condition that rows of the table `t` and the source `s` have the same keys. Nulls are
     keys like others: otherwise every run would add a row with a null key again.
     """
     return " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote, keys))
-
-
-def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
-    """Refuse merge metadata on an asset with another mode: it would replace its table."""
-    unused = next((key for key in keys if key.removeprefix("delta/") in _MERGE_KEYS), None)
-    if mode != "merge" and unused is not None:
-        raise InvalidArgument(
-            f"the metadata of asset {asset} has {unused!r}, and its mode is {mode!r}, which does "
-            f"not merge: set 'mode': 'merge', or leave {unused!r} out"
-        )
 
 
 def add_clauses(
@@ -149,8 +118,6 @@ def add_clauses(
         builder = builder.add(type(clause)(clause.kind, clause.action, condition, clause.values))
     return builder
 
-
-_MERGE_KEYS = frozenset({"merge_config", "merge_predicate", "merge_operations_config"})
 
 _EVERY = [OperationAllConfig()]
 

@@ -7,11 +7,10 @@ observation with another data version.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.maintained_tables import (
@@ -34,19 +33,6 @@ from dagster_delta.orchestration.table_metadata import data_version_tags, table_
 from dagster_delta.table.delta_table import DeltaTable
 
 _SELECT = "select_tables"
-
-
-class StepOnOneTable(msgspec.Struct, frozen=True):
-    """The step of a job whose run names one of its tables."""
-
-    name: str
-    config: type[dg.Config]
-    """Config of a run, with the name of the table in `table`."""
-    work: Callable[[dg.OpExecutionContext, MaintainedTable, DeltaTable, Any], None]
-    what: str
-    """The work in words, for the description of the job."""
-    resources: frozenset[str] = frozenset()
-    """Needed besides IO managers."""
 
 
 def delta_maintenance_job(
@@ -162,9 +148,9 @@ def delta_restore_job(
         InvalidArgument: there are no tables.
     """
     found = maintained_tables(assets, selection, tables, storage_options)
-    what = "Makes a table what it was at an older version"
-    step = StepOnOneTable("restore", DeltaRestoreConfig, _restore_or_clone, what)
-    return job_on_one_table(name, step, found, job_options)
+    what = f"Makes a table what it was at an older version: one of {named_tables(found)}."
+    options = {"description": what, **job_options}
+    return job_on_one_table(name, "restore", DeltaRestoreConfig, _restore_or_clone, found, options)
 
 
 def delta_clone_job(
@@ -190,18 +176,23 @@ def delta_clone_job(
         InvalidArgument: there are no tables.
     """
     found = maintained_tables(assets, selection, tables, storage_options)
-    what = "Makes another location a clone of a table"
-    step = StepOnOneTable("clone", DeltaCloneConfig, _restore_or_clone, what)
-    return job_on_one_table(name, step, found, job_options)
+    what = f"Makes another location a clone of a table: one of {named_tables(found)}."
+    options = {"description": what, **job_options}
+    return job_on_one_table(name, "clone", DeltaCloneConfig, _restore_or_clone, found, options)
 
 
 def job_on_one_table(
     name: str,
-    step: StepOnOneTable,
+    step: str,
+    config_class: type[dg.Config],
+    work: Callable[[dg.OpExecutionContext, MaintainedTable, DeltaTable, Any], None],
     tables: Sequence[MaintainedTable],
     job_options: Mapping[str, Any],
+    resources: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """A job of one step, on the table that the config of a run names."""
+    """A job of one step, on the table that the config of a run names in `table`. `resources` are
+    needed besides IO managers.
+    """
     by_name = {table.name: table for table in tables}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
@@ -209,25 +200,24 @@ def job_on_one_table(
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
-        step.work(context, chosen, table, config)
+        work(context, chosen, table, config)
 
-    do.__annotations__["config"] = step.config
+    do.__annotations__["config"] = config_class
     managers = {table.io_manager_key for table in tables if table.io_manager_key}
     op = dg.op(
         # Op names are unique in a code location.
-        name=f"{name}__{step.name}",
+        name=f"{name}__{step}",
         out=dg.Out(dg.Nothing),
-        required_resource_keys={*managers, *step.resources},
+        required_resource_keys={*managers, *resources},
         pool=tables[0].pool if len(tables) == 1 else MAINTENANCE_POOL,
     )(do)
 
     @dg.graph(name=f"{name}_graph")
     def doing() -> None:
-        op.alias(step.name)()
+        op.alias(step)()
 
-    mapping = _one_config([step.name], config_naming_tables(step.config, "table", tables))
-    described = {"description": f"{step.what}: one of {named_tables(tables)}.", **job_options}
-    return doing.to_job(name=name, config=mapping, **described)
+    mapping = _one_config([step], config_naming_tables(config_class, "table", tables))
+    return doing.to_job(name=name, config=mapping, **job_options)
 
 
 def _one_config(steps: Sequence[str], config: type[dg.Config]) -> dg.ConfigMapping:

@@ -6,9 +6,8 @@ output, for user-defined jobs.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from logging import Logger
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import dagster as dg
 from pydantic import Field, create_model, model_validator
@@ -19,7 +18,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_metadata import history_metadata
 from dagster_delta.storage import open_store
@@ -43,18 +42,15 @@ _NOTHING = dg.Out(dg.Nothing)
 _MAX_NAMED_FILES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """Result of one operation on one table."""
-
-    operation: str
-    summary: str
-    """One sentence."""
-    metadata: Mapping[str, RawMetadataValue] = field(default_factory=dict)
+StepReport: TypeAlias = tuple[str, Mapping[str, RawMetadataValue]]
+"""What an operation did: one sentence, and its metadata."""
 
 
 class OperationConfig(KnownFieldsOnly, dg.Config):
     """The options of an operation on a table."""
+
+    title: ClassVar[str]
+    """Its name in reports."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Do the operation."""
@@ -68,6 +64,7 @@ def _switch(*, default: bool) -> Any:  # noqa: ANN401
 class OptimizeConfig(OperationConfig):
     """How small files are compacted."""
 
+    title = "OPTIMIZE"
     passed_to = DeltaTable.optimize
 
     enabled: bool = _switch(default=True)
@@ -115,8 +112,7 @@ class OptimizeConfig(OperationConfig):
             skipped = f"skipped {result.num_left_files} files that other writers have changed"
             log.warning(f"optimize: {skipped}")
             summary += f"; {skipped}"
-        return StepReport(
-            "OPTIMIZE",
+        return (
             summary,
             {
                 "delta/optimize_files_removed": metrics["numRemovedFiles"],
@@ -132,6 +128,7 @@ class OptimizeConfig(OperationConfig):
 class VacuumConfig(OperationConfig):
     """How unreferenced files are deleted."""
 
+    title = "VACUUM"
     passed_to = DeltaTable.vacuum
 
     enabled: bool = _switch(default=True)
@@ -155,8 +152,7 @@ class VacuumConfig(OperationConfig):
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
         verb = "would delete" if result.dry_run else "deleted"
         summary = f"{verb} {counted(result.num_files, 'file')} ({size}), {hours}"
-        return StepReport(
-            "VACUUM (dry run)" if result.dry_run else "VACUUM",
+        return (
             summary,
             {
                 "delta/vacuum_dry_run": result.dry_run,
@@ -172,6 +168,7 @@ class VacuumConfig(OperationConfig):
 class FsckConfig(OperationConfig):
     """How files that storage no longer has are removed from the log."""
 
+    title = "FSCK"
     passed_to = DeltaTable.fsck
 
     enabled: bool = _switch(default=False)
@@ -190,8 +187,7 @@ class FsckConfig(OperationConfig):
         )
         for file in named:
             log.warning(f"fsck: the {file['missing']} of {file['path']} is missing")
-        return StepReport(
-            "FSCK (dry run)" if result.dry_run else "FSCK",
+        return (
             summary,
             {
                 "delta/fsck_missing_files": result.files.num_rows,
@@ -204,6 +200,7 @@ class FsckConfig(OperationConfig):
 class ReorgConfig(OperationConfig):
     """What is purged from the files of a table."""
 
+    title = "REORG"
     passed_to = DeltaTable.reorg
 
     enabled: bool = _switch(default=False)
@@ -228,8 +225,7 @@ class ReorgConfig(OperationConfig):
             result = table.reorg(**self.arguments(), purge=purge, commit_info=commit_info)
         metrics = result.metrics
         summary = _rewritten(metrics)
-        return StepReport(
-            "REORG",
+        return (
             "nothing to purge" if result.skipped else summary,
             {
                 "delta/reorg_files_removed": metrics["numRemovedFiles"],
@@ -242,6 +238,7 @@ class ReorgConfig(OperationConfig):
 class CheckpointConfig(OperationConfig):
     """Whether to write a checkpoint."""
 
+    title = "CHECKPOINT"
     enabled: bool = _switch(default=False)
     after_commits: int = 1
     """Only if the table has at least this many commits since the last checkpoint."""
@@ -253,19 +250,18 @@ class CheckpointConfig(OperationConfig):
         waiting = health.commits_since_checkpoint
         is_damaged = any(not file.endswith(".crc") for file in health.damaged_log_files)
         if waiting < max(1, self.after_commits) and not is_damaged:
-            return StepReport(
-                "CHECKPOINT", f"{counted(waiting, 'commit')} since the last one: none written"
-            )
+            return f"{counted(waiting, 'commit')} since the last one: none written", {}
         table.checkpoint()
         summary = (
             f"written at version {health.version}, {counted(waiting, 'commit')} after the last one"
         )
-        return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
+        return summary, {"delta/checkpoint_version": health.version}
 
 
 class CleanLogConfig(OperationConfig):
     """How the log files of expired versions are deleted."""
 
+    title = "CLEAN LOG"
     passed_to = DeltaTable.clean_log
 
     enabled: bool = False
@@ -286,8 +282,7 @@ class CleanLogConfig(OperationConfig):
         summary = f"{verb} {deleted}; the log begins with version {result.earliest_version}"
         if result.kept_because is not None:
             summary += f": {result.kept_because}"
-        return StepReport(
-            "CLEAN LOG (dry run)" if result.dry_run else "CLEAN LOG",
+        return (
             summary,
             {
                 "delta/clean_log_dry_run": result.dry_run,
@@ -301,6 +296,7 @@ class CleanLogConfig(OperationConfig):
 class CloneConfig(OperationConfig):
     """Target and options of a clone."""
 
+    title = "CLONE"
     target: str
     """Location of the clone, on storage that the table's storage options can access."""
     deep: bool = True
@@ -331,7 +327,7 @@ class CloneConfig(OperationConfig):
             target = open_store(self.target, table.snapshot().store.location.options)
             check_clone(source, target, CloneOptions(self.deep, self.replace))
             summary = f"would be a {kind} clone of version {source.version} ({size}): {self.target}"
-            return StepReport("CLONE (dry run)", summary, facts)
+            return summary, facts
         result = table.clone(
             self.target,
             deep=self.deep,
@@ -342,7 +338,7 @@ class CloneConfig(OperationConfig):
         )
         if result.skipped:
             summary = f"{self.target} already is a clone of version {source.version}"
-            return StepReport("CLONE", summary, facts)
+            return summary, facts
         summary = (
             f"{self.target} (version {result.version}) is a {kind} clone of version "
             f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
@@ -352,12 +348,13 @@ class CloneConfig(OperationConfig):
             "delta/copied_files": result.metrics["numCopiedFiles"],
             "delta/copied_bytes": result.metrics["copiedFilesSize"],
         }
-        return StepReport("CLONE", summary, {**facts, **numbers})
+        return summary, {**facts, **numbers}
 
 
 class RestoreConfig(OperationConfig):
     """The version to restore."""
 
+    title = "RESTORE"
     passed_to = DeltaTable.restore
 
     version: int | None = None
@@ -382,17 +379,17 @@ class RestoreConfig(OperationConfig):
             summary = f"would go from version {before.version} back to {target.version}: {rows}"
             difference = dg.MetadataValue.md(table.plan_restore(target.version).to_markdown())
             facts |= {"delta/difference": difference}
-            return StepReport("RESTORE (dry run)", summary, facts)
+            return summary, facts
         result = table.restore(target.version, commit_info=commit_info)
         if result.skipped:
             summary = f"the table is already as it was at version {target.version}"
-            return StepReport("RESTORE", summary, facts)
+            return summary, facts
         summary = f"version {result.version} is version {target.version} again: {rows}"
         numbers = {
             "delta/restored_files": result.metrics["numRestoredFiles"],
             "delta/removed_files": result.metrics["numRemovedFiles"],
         }
-        return StepReport("RESTORE", summary, {**facts, **numbers})
+        return summary, {**facts, **numbers}
 
 
 class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
@@ -524,11 +521,15 @@ def maintain(
     """Do operations on a table. Returns its metadata, which is also added to the run."""
     info = commit_info_of_op(context, name)
     before = table.health()
-    reports = []
+    done: list[str] = []
+    facts: RawMetadata = {}
     for operation in operations:
-        report = operation.run(table, context.log, info)
-        context.log.info(f"{report.operation}: {report.summary}")
-        reports.append(report)
+        summary, found = operation.run(table, context.log, info)
+        is_dry_run = getattr(operation, "dry_run", False)
+        title = f"{operation.title} (dry run)" if is_dry_run else operation.title
+        context.log.info(f"{title}: {summary}")
+        done.append(f"- **{title}**: {summary}")
+        facts |= found
     table.refresh()
     after = table.health()
     if after.damaged_log_files:
@@ -539,20 +540,16 @@ def maintain(
             f"damaged files of the log, which version {after.version} can do without as long as no "
             f"commit is cleaned away: {', '.join(after.damaged_log_files)}; write a checkpoint"
         )
-    markdown = _maintenance_markdown(table.uri, before, after, reports)
-    details = (report.metadata.get("delta/difference") for report in reports)
-    differences = [
-        detail.value for detail in details if isinstance(detail, dg.MarkdownMetadataValue)
-    ]
-    context.log.info("\n\n".join([name, markdown, *differences]))
+    markdown = _maintenance_markdown(table.uri, before, after, done)
+    difference = getattr(facts.get("delta/difference"), "value", None)
+    context.log.info("\n\n".join(filter(None, [name, markdown, difference])))
     uri = table.uri
     metadata: RawMetadata = {
         "delta/report": dg.MetadataValue.md(markdown),
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
         **health_metadata(after),
+        **facts,
     }
-    for report in reports:
-        metadata |= report.metadata
     context.add_output_metadata(metadata)
     return metadata
 
@@ -569,14 +566,13 @@ def open_table(config: TableConfig) -> DeltaTable:
 
 
 def _maintenance_markdown(
-    uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]
+    uri: str, before: TableHealth, after: TableHealth, done: Sequence[str]
 ) -> str:
-    deeds = [f"- **{report.operation}**: {report.summary}" for report in reports]
     rows = [
         f"| {name} | {spelled(before)} | {spelled(after)} |" for name, spelled in _FACTS.items()
     ]
     head = ["| | before | after |", "|---|---:|---:|"]
-    return "\n".join([f"### `{uri}`", "", *(deeds or ["- nothing"]), "", *head, *rows])
+    return "\n".join([f"### `{uri}`", "", *(done or ["- nothing"]), "", *head, *rows])
 
 
 _FACTS: Mapping[str, Callable[[TableHealth], str]] = {

@@ -1,4 +1,5 @@
-"""The stages of Spark in the log of a step, and their totals in its metadata.
+"""The stages of Spark in the log of a step, and their totals in its metadata. PySpark is imported
+only if the step uses it.
 
 It uses only public interfaces: the status tracker and the UI of a classic session, the progress
 handlers of a Connect session. Facts that they do not provide are omitted.
@@ -16,23 +17,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from logging import Logger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from dagster import MetadataValue
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
+from dagster_delta.engines import is_spark_frame
 from dagster_delta.engines.spark.executor_reports import counting_written_bytes
-from dagster_delta.engines.spark.session.session import (
-    is_connect,
-    naming_lost_session,
-    session_conf,
-)
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.resources import APPLICATION_ID, HISTORY_SERVER_URL
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
 
 MAX_PLAN_CHARACTERS = 20_000
 """Plans of wide tables can be very long, and metadata is stored for every run."""
@@ -48,17 +45,35 @@ _IN_URL = re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+@")
 _KEY = re.compile(r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]+\.[\w-]+\.[\w-]*)")
 
 _JOB_GROUP = "spark.jobGroup.id"
+_SECONDS_BETWEEN_REPORTS = 10.0
 _SECONDS_TO_ANSWER = 4.0
 _MAX_ANSWER_BYTES = 64 << 20
 
 
 @contextmanager
-def watched(data: Any, metadata: RawMetadata, log: Logger, every_seconds: float) -> Iterator[None]:  # noqa: ANN401
-    """Log the stages of Spark jobs that the block starts, and add their totals to `metadata`."""
-    session: SparkSession = getattr(data, "sparkSession", data)
+def watch_spark(
+    data: Any,  # noqa: ANN401  the value that an asset returned, among others
+    log: Logger,
+    *,
+    every_seconds: float = _SECONDS_BETWEEN_REPORTS,
+) -> Iterator[RawMetadata]:
+    """Report on the Spark jobs that the block starts in this thread, and yield their metadata,
+    which are complete after the block.
+
+    `data` is the DataFrame or Spark session that the block uses; for other values, nothing is
+    reported. Work that is shorter than `every_seconds` has no line in the log. If the block fails
+    because the JVM of the session is gone, it raises SparkSessionLost.
+    """
+    metadata: RawMetadata = {}
+    session = getattr(data, "sparkSession", data)
+    if not is_spark_frame(data) or type(session).__name__ != "SparkSession":
+        yield metadata
+        return
+    from dagster_delta.engines.spark.session.session import naming_lost_session
+
     with naming_lost_session():
         with counting_written_bytes() as written, _reporting(session, metadata, log, every_seconds):
-            yield
+            yield metadata
         metadata |= _history_link(session)
         if written.size_bytes:
             metadata["spark/output_bytes"] = written.size_bytes
@@ -98,12 +113,15 @@ def _reporting(
         watch.close()
     metadata["spark/seconds"] = round(time.monotonic() - start, 3)
     # The rows are committed: do not fail if the session was stopped since.
-    with suppress(Py4JError):
+    with suppress(*_spark_errors()):
         metadata |= watch.metadata()
 
 
 def _history_link(session: SparkSession) -> RawMetadata:
     """URL of the application after its process has ended, if known."""
+    from dagster_delta.engines.spark.session.session import is_connect, session_conf
+
+    errors: tuple[type[Exception], ...] = (AttributeError, *_spark_errors())
     try:
         # Without a default, a Connect server logs an error where the setting is not set.
         template = session.conf.get(HISTORY_SERVER_URL, "")
@@ -112,7 +130,7 @@ def _history_link(session: SparkSession) -> RawMetadata:
             if is_connect(session)
             else session.sparkContext.applicationId
         )
-    except (AttributeError, Py4JError, PySparkException):
+    except errors:
         return {}
     if not template or not application:
         return {}
@@ -120,13 +138,22 @@ def _history_link(session: SparkSession) -> RawMetadata:
     return {"spark/history_server": MetadataValue.url(url)}
 
 
+def _spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException
+
+
 def _watch_of(session: SparkSession) -> _Watch:
+    from dagster_delta.engines.spark.session.session import is_connect
+
     if is_connect(session):
         return _ConnectWatch(session)
     try:
         context: SparkContext = session.sparkContext
         context.getLocalProperty(_JOB_GROUP)
-    except (Py4JError, PySparkException):
+    except _spark_errors():
         return _Watch()
     return _ClassicWatch(context)
 
@@ -234,7 +261,7 @@ class _ConnectWatch(_Watch):
 
     def cancel(self) -> None:
         # Servers other than Spark's may not know the call, and a lost one does not answer.
-        with suppress(PySparkException):
+        with suppress(*_spark_errors()):
             self._session.interruptTag(self._tag)
 
     def close(self) -> None:
@@ -252,21 +279,14 @@ class _ConnectWatch(_Watch):
         return f"{self._running} tasks running; {'; '.join(parts)}"
 
 
-class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Bytes that one attempt of a stage has moved, and the time of its tasks."""
-
-    stage_id: int
-    """Number of the stage in its application."""
-    input_bytes: int = 0
-    """Read from files, and from data that Spark caches."""
-    shuffle_read_bytes: int = 0
-    """Shuffle bytes read from other stages."""
-    shuffle_write_bytes: int = 0
-    """Shuffle bytes written for other stages."""
-    disk_bytes_spilled: int = 0
-    """Spilled to disk for lack of memory."""
-    executor_run_time: int = 0
-    """Milliseconds that its tasks ran, in total."""
+_MOVED_BYTES = {
+    "spark/input_bytes": "inputBytes",
+    "spark/shuffle_read_bytes": "shuffleReadBytes",
+    "spark/shuffle_write_bytes": "shuffleWriteBytes",
+    "spark/spilled_bytes": "diskBytesSpilled",
+}
+"""Keys of the metadata to fields of a stage in the UI of Spark: bytes read from files and caches,
+shuffled, and spilled to disk for lack of memory."""
 
 
 def stage_totals(context: SparkContext, ids: frozenset[int]) -> RawMetadata:
@@ -283,17 +303,16 @@ def stage_totals(context: SparkContext, ids: frozenset[int]) -> RawMetadata:
             f"{url}/api/v1/applications/{application}/stages", timeout=_SECONDS_TO_ANSWER
         ) as answer:
             content = answer.read(_MAX_ANSWER_BYTES)
-        stages = msgspec.json.decode(content, type=list[StageBytes])
+        stages = msgspec.json.decode(content, type=list[dict[str, Any]])
     except (OSError, HTTPException, msgspec.DecodeError):
         return {}
-    moved = [stage for stage in stages if stage.stage_id in ids]
-    return {
-        "spark/input_bytes": sum(stage.input_bytes for stage in moved),
-        "spark/shuffle_read_bytes": sum(stage.shuffle_read_bytes for stage in moved),
-        "spark/shuffle_write_bytes": sum(stage.shuffle_write_bytes for stage in moved),
-        "spark/spilled_bytes": sum(stage.disk_bytes_spilled for stage in moved),
-        "spark/task_seconds": sum(stage.executor_run_time for stage in moved) / 1000,
-    }
+    moved = [stage for stage in stages if stage.get("stageId") in ids]
+
+    def total(field: str) -> int:
+        return sum(stage.get(field, 0) for stage in moved)
+
+    totals: RawMetadata = {key: total(field) for key, field in _MOVED_BYTES.items()}
+    return {**totals, "spark/task_seconds": total("executorRunTime") / 1000}
 
 
 def physical_plan(frame: DataFrame) -> str | None:
@@ -303,7 +322,7 @@ def physical_plan(frame: DataFrame) -> str | None:
     try:
         rows = frame.sparkSession.sql("EXPLAIN FORMATTED SELECT * FROM {frame}", frame=frame)
         plan = str(rows.collect()[0][0]).strip()
-    except (Py4JError, PySparkException):
+    except _spark_errors():
         return None
     # Cut later than needed, so that a secret before the limit is complete and is masked.
     shown = without_secrets(plan[: 2 * MAX_PLAN_CHARACTERS])[:MAX_PLAN_CHARACTERS]

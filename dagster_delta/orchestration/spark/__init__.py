@@ -1,1 +1,0 @@
-"""The work of Spark for a step, shown in its run."""
