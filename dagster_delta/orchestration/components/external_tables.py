@@ -53,6 +53,7 @@ from dagster_delta.orchestration.sensors.sensors import (
 )
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_columns
+from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
@@ -237,17 +238,6 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
         return self.definitions()
 
 
-class MaximumAge(DeltaAttributes):
-    """An age, as arguments of `datetime.timedelta`."""
-
-    days: float = 0
-    """Days."""
-    hours: float = 0
-    """Hours, in addition to the days."""
-    minutes: float = 0
-    """Minutes, in addition to both."""
-
-
 class CheckOptions(DeltaAttributes):
     """The asset checks of a table.
 
@@ -261,7 +251,9 @@ class CheckOptions(DeltaAttributes):
     row_count: list[int | None] | None = Field(
         default=None, min_length=2, max_length=2, examples=[[1, None]]
     )
-    freshness: MaximumAge | None = None
+    freshness: dict[Literal["days", "hours", "minutes"], float] | None = Field(
+        default=None, examples=[{"days": 1, "hours": 12}]
+    )
     columns: dict[str, str] = Field(default={}, examples=[{"id": "BIGINT", "name": "STRING"}])
     """Expected columns, with their types in Spark SQL."""
     allow_more_columns: bool = False
@@ -277,7 +269,7 @@ class CheckOptions(DeltaAttributes):
         """The checks of one table."""
         options = self.arguments()
         if self.freshness is not None:
-            options["freshness"] = dt.timedelta(**dict(self.freshness))
+            options["freshness"] = dt.timedelta(**self.freshness)
         if self.columns:
             options["schema"] = schema_of_types(self.columns)
         return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
@@ -488,17 +480,10 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
             )
             return dg.Definitions()
         discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
-        tables = self._tables(discovery)
-        if not tables:
+        specs = self._specs(discovery)
+        if not specs:
             return dg.Definitions()
-        defs = self.definitions(
-            {
-                table.uri: delta_asset_spec(
-                    key, table.uri, description=table.description, metadata=table.metadata()
-                )
-                for key, table in tables.items()
-            }
-        )
+        defs = self.definitions(specs)
         parts = [defs]
         assets: Any = defs.assets
         options: StorageOptions | dict[str, object] = self.storage_options or {}
@@ -510,19 +495,22 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
             parts.append(dg.Definitions(assets=[asset]))
         return dg.Definitions.merge(*parts)
 
-    def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:
-        tables: dict[dg.AssetKey, DiscoveredTable] = {}
-        for table in discovery.tables:
-            if not self._is_wanted(path_below(discovery.root, table.uri)):
+    def _specs(self, discovery: Discovery) -> dict[str, dg.AssetSpec]:
+        """The assets of the tables, by location."""
+        uris: dict[dg.AssetKey, str] = {}
+        specs = {}
+        for uri, metadata in discovery.tables.items():
+            if not self._is_wanted(path_below(discovery.root, uri)):
                 continue
-            key = table_key(self.key_prefix, discovery.root, table.uri)
-            if key in tables:
+            key = table_key(self.key_prefix, discovery.root, uri)
+            if key in uris:
                 raise InvalidArgument(
-                    f"the tables {tables[key].uri} and {table.uri} map to the same asset key "
+                    f"the tables {uris[key]} and {uri} map to the same asset key "
                     f"{key.to_user_string()}: exclude one of them"
                 )
-            tables[key] = table
-        return tables
+            uris[key] = uri
+            specs[uri] = _discovered_spec(key, uri, metadata)
+        return specs
 
     def _is_wanted(self, path: str) -> bool:
         return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
@@ -530,29 +518,13 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         )
 
 
-class DiscoveredTable(msgspec.Struct, frozen=True):
-    """A table, with metadata of its latest version."""
-
-    uri: str
-    description: str | None = None
-    schema_string: str | None = None
-    """As in the log; None if the table could not be opened."""
-    partition_columns: tuple[str, ...] = ()
-
-    def metadata(self) -> RawMetadata:
-        """Metadata for the definition of its asset."""
-        if self.schema_string is None:
-            return {}
-        columns = table_columns(StructType.from_json(self.schema_string), self.partition_columns)
-        return {"dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns))}
-
-
 class Discovery(msgspec.Struct, frozen=True):
     """The tables discovered below a root."""
 
     root: str
     """Location of the root, in its store's spelling."""
-    tables: tuple[DiscoveredTable, ...]
+    tables: dict[str, Metadata | None]
+    """By location: the metadata of the latest version; None if the table could not be opened."""
 
 
 def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
@@ -562,18 +534,26 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     """
     uris = find_tables(root, storage_options)
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
-        tables = tuple(threads.map(lambda uri: _describe(uri, storage_options), uris))
+        found = threads.map(lambda uri: _metadata(uri, storage_options), uris)
+        tables = dict(zip(uris, found, strict=True))
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTable:
+def _metadata(uri: str, storage_options: Mapping[str, object]) -> Metadata | None:
     try:
-        metadata = DeltaTable(uri, storage_options=storage_options).metadata()
+        return DeltaTable(uri, storage_options=storage_options).metadata()
     except DeltaError as error:
         _log.warning("the columns of %s stay unknown: %s", uri, error)
-        return DiscoveredTable(uri)
-    partition_columns = tuple(metadata.partition_columns)
-    return DiscoveredTable(uri, metadata.description, metadata.schema_string, partition_columns)
+        return None
+
+
+def _discovered_spec(key: dg.AssetKey, uri: str, metadata: Metadata | None) -> dg.AssetSpec:
+    if metadata is None:
+        return delta_asset_spec(key, uri)
+    schema = StructType.from_json(metadata.schema_string)
+    columns = dg.TableSchema(table_columns(schema, metadata.partition_columns))
+    shown: RawMetadata = {"dagster/column_schema": dg.MetadataValue.table_schema(columns)}
+    return delta_asset_spec(key, uri, description=metadata.description, metadata=shown)
 
 
 def path_below(root: str, uri: str) -> str:

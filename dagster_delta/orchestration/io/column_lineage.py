@@ -31,6 +31,17 @@ class UpstreamColumns:
     columns: Sequence[str]
 
 
+@contextmanager
+def _analysis() -> Iterator[None]:
+    try:
+        yield
+    except (SqlglotError, ValueError) as error:
+        raise UnsupportedExpression(
+            f"the columns that the query reads cannot be derived from it: {error}"
+        ) from error
+
+
+@_analysis()
 def sql_column_lineage(
     sql: str,
     tables: Mapping[str, UpstreamColumns],
@@ -58,67 +69,6 @@ def sql_column_lineage(
             {"orders": UpstreamColumns(ORDERS, orders.columns), "rates": …},
         )
     """
-    with _analysis():
-        return _lineage(sql, tables, columns, dialect)
-
-
-def sql_columns_read(
-    sql: str, tables: Mapping[str, UpstreamColumns], *, dialect: Literal["spark", "duckdb"]
-) -> dict[AssetKey, set[str]]:
-    """By upstream asset: its columns that a query names anywhere, filters and joins included.
-
-    Raises:
-        UnsupportedExpression: the query cannot be analysed, or reads columns without their names.
-    """
-    read: dict[AssetKey, set[str]] = {}
-    with _analysis():
-        query, qualified, _ = _qualified(sql, tables, dialect)
-        unseen = {id(column) for column in qualified.find_all(exp.Column)}
-        for scope in traverse_scope(qualified):
-            for column in scope.columns:
-                unseen.discard(id(column))
-                source = scope.sources.get(column.table)
-                if isinstance(source, exp.Table):
-                    for dep in _named(column.name, source, tables):
-                        read.setdefault(dep.asset_key, set()).add(dep.column_name)
-        # `* EXCLUDE (a)` needs a, and the star of COUNT(*) no column.
-        unseen |= {id(star) for star in query.find_all(exp.Star) if any(star.args.values())}
-        stars = {type(star.parent) for star in qualified.find_all(exp.Star)} - {exp.Count}
-        if unseen or stars or qualified.find(exp.Columns, exp.Pivot, exp.TableColumn):
-            raise UnsupportedExpression("the query reads columns that it does not name")
-    return read
-
-
-@contextmanager
-def _analysis() -> Iterator[None]:
-    try:
-        yield
-    except (SqlglotError, ValueError) as error:
-        raise UnsupportedExpression(
-            f"the columns that the query reads cannot be derived from it: {error}"
-        ) from error
-
-
-def _qualified(
-    sql: str, tables: Mapping[str, UpstreamColumns], dialect: str
-) -> tuple[exp.Query, Any, dict[str, object]]:
-    """A query, the same with qualified names, and the schema of its tables."""
-    catalog, database = REGISTERED.split(".")
-    # Types do not affect lineage.
-    columns = {
-        name.lower(): dict.fromkeys(table.columns, "string") for name, table in tables.items()
-    }
-    schema: dict[str, object] = {catalog: {database: columns}}
-    query = parse_one(sql, dialect=dialect)
-    if not isinstance(query, exp.Query):
-        raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
-    qualified = qualify(query.copy(), schema=schema, dialect=dialect, catalog=catalog, db=database)
-    return query, qualified, schema
-
-
-def _lineage(
-    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None, dialect: str
-) -> TableColumnLineage:
     query, qualified, schema = _qualified(sql, tables, dialect)
     written = query.named_selects
     names = qualified.named_selects
@@ -138,6 +88,50 @@ def _lineage(
         if found := set(_sources(root, tables)):
             deps[column] = sorted(found, key=lambda dep: (dep.asset_key.path, dep.column_name))
     return TableColumnLineage(deps)
+
+
+@_analysis()
+def sql_columns_read(
+    sql: str, tables: Mapping[str, UpstreamColumns], *, dialect: Literal["spark", "duckdb"]
+) -> dict[AssetKey, set[str]]:
+    """By upstream asset: its columns that a query names anywhere, filters and joins included.
+
+    Raises:
+        UnsupportedExpression: the query cannot be analysed, or reads columns without their names.
+    """
+    read: dict[AssetKey, set[str]] = {}
+    query, qualified, _ = _qualified(sql, tables, dialect)
+    unseen = {id(column) for column in qualified.find_all(exp.Column)}
+    for scope in traverse_scope(qualified):
+        for column in scope.columns:
+            unseen.discard(id(column))
+            source = scope.sources.get(column.table)
+            if isinstance(source, exp.Table):
+                for dep in _named(column.name, source, tables):
+                    read.setdefault(dep.asset_key, set()).add(dep.column_name)
+    # `* EXCLUDE (a)` needs a, and the star of COUNT(*) no column.
+    unseen |= {id(star) for star in query.find_all(exp.Star) if any(star.args.values())}
+    stars = {type(star.parent) for star in qualified.find_all(exp.Star)} - {exp.Count}
+    if unseen or stars or qualified.find(exp.Columns, exp.Pivot, exp.TableColumn):
+        raise UnsupportedExpression("the query reads columns that it does not name")
+    return read
+
+
+def _qualified(
+    sql: str, tables: Mapping[str, UpstreamColumns], dialect: str
+) -> tuple[exp.Query, Any, dict[str, object]]:
+    """A query, the same with qualified names, and the schema of its tables."""
+    catalog, database = REGISTERED.split(".")
+    # Types do not affect lineage.
+    columns = {
+        name.lower(): dict.fromkeys(table.columns, "string") for name, table in tables.items()
+    }
+    schema: dict[str, object] = {catalog: {database: columns}}
+    query = parse_one(sql, dialect=dialect)
+    if not isinstance(query, exp.Query):
+        raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
+    qualified = qualify(query.copy(), schema=schema, dialect=dialect, catalog=catalog, db=database)
+    return query, qualified, schema
 
 
 def _sources(root: Node, tables: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster reads the annotations of assets itself.
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -67,49 +67,52 @@ def delta_sql_asset(
     """
     if engine not in ("arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
-    memory_bytes = size_bytes(memory_limit)
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
-    query = _query(name, sql, {table: table for table in keys})
-    options = {
-        "kinds": {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"},
-        **asset_options,
-    }
-    # It tells whether a materialization is of this query.
-    options["metadata"] = {**(options.get("metadata") or {}), **_shown(query)}
-    ins = dict(options.pop("ins", None) or {})
-    if engine == "arrow":
-        inputs = {table: dg.AssetIn(key, dagster_type=SCAN_INPUT) for table, key in keys.items()}
-        hint: Any = inspect.Parameter.empty
-    else:
-        from pyspark.sql import DataFrame as hint  # noqa: N813  of each input
-
-        inputs = {table: dg.AssetIn(key) for table, key in keys.items()}
-    options["ins"] = inputs | ins
-
-    def compute_embedded(**scans: Scan | pa.Table) -> Any:  # noqa: ANN401
-        qualified = _qualified_query(name, sql, keys, '"')
-        rows = run_query(qualified, scans, name=name, memory_bytes=memory_bytes)
-        columns = {
-            table: scan.column_names if isinstance(scan, pa.Table) else scan.columns
-            for table, scan in scans.items()
-        }
-        lineage = _lineage(qualified, keys, columns, rows.schema.names, "duckdb")
-        return dg.Output(rows, metadata=_shown(query) | lineage)
-
-    def compute_on_spark(**frames: Any) -> Any:  # noqa: ANN401
-        result = next(iter(frames.values())).sparkSession.sql(sql, **frames)
-        columns = {table: frame.columns for table, frame in frames.items()}
-        qualified = _qualified_query(name, sql, keys, "`")
-        lineage = _lineage(qualified, keys, columns, result.columns, "spark")
-        return dg.Output(result, metadata=_shown(query) | lineage)
-
-    compute = compute_embedded if engine == "arrow" else compute_on_spark
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(table, kind, annotation=hint) for table in keys]
-    compute.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    compute.__annotations__ = {} if engine == "arrow" else dict.fromkeys(keys, hint)
+    shown = _shown(_query(name, sql, {table: table for table in keys}))
+    kind: Any = SCAN_INPUT
+    if engine == "spark":
+        from pyspark.sql import DataFrame as kind  # noqa: N813  of each input
+    inputs = {table: dg.AssetIn(key, dagster_type=kind) for table, key in keys.items()}
+    given = asset_options.get("ins") or {}
+    # The query in the metadata shows whether a materialization is of this query.
+    metadata = {**(asset_options.get("metadata") or {}), **shown}
+    kinds = {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"}
+    options = {"kinds": kinds, **asset_options, "ins": {**inputs, **given}, "metadata": metadata}
     define = dg.asset(name=name, io_manager_key=io_manager_key, **options)
+    compute = _computation(name, sql, keys, engine, size_bytes(memory_limit))
     return cast("dg.AssetsDefinition", define(compute))
+
+
+def _computation(
+    name: str,
+    sql: str,
+    keys: Mapping[str, dg.AssetKey],
+    engine: Literal["arrow", "spark"],
+    memory_bytes: int,
+) -> Callable[..., Any]:
+    """The function of the asset; it takes its inputs by the names of their tables."""
+    dialect: Literal["duckdb", "spark"] = "duckdb" if engine == "arrow" else "spark"
+    qualified = _qualified_query(name, sql, keys, '"' if engine == "arrow" else "`")
+    shown = _shown(_query(name, sql, {table: table for table in keys}))
+
+    def compute(**tables: Any) -> dg.Output[Any]:
+        if engine == "arrow":
+            rows = run_query(qualified, tables, name=name, memory_bytes=memory_bytes)
+            names = rows.schema.names
+        else:
+            rows = next(iter(tables.values())).sparkSession.sql(sql, **tables)
+            names = rows.columns
+        columns = {
+            table: given.column_names if isinstance(given, pa.Table) else given.columns
+            for table, given in tables.items()
+        }
+        lineage = _lineage(qualified, keys, columns, names, dialect)
+        return dg.Output(rows, metadata=shown | lineage)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(table, kind) for table in keys])
+    compute.__signature__ = signature  # type: ignore[attr-defined]
+    return compute
 
 
 def _shown(query: str) -> RawMetadata:
