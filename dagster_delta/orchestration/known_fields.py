@@ -38,7 +38,10 @@ class DescribedFields(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
         """Add the descriptions."""
-        texts = _argument_texts(cls.passed_to) | _attribute_texts(cls.__module__, cls.__name__)
+        texts = _argument_texts(cls.passed_to)
+        # Pydantic finds them too, at 40 ms per class: it searches all modules for the class.
+        if cls.__module__.startswith("dagster_delta."):
+            texts = texts | _texts_of_module(cls.__module__).get(cls.__name__, {})
         for name, field in cls.model_fields.items():
             field.description = field.description or texts.get(name)
 
@@ -58,15 +61,9 @@ def _argument_texts(function: Callable[..., object] | None) -> dict[str, str]:
     return {name: text[0].upper() + text[1:] for name, text in texts.items()}
 
 
-def _attribute_texts(module: str, class_name: str) -> dict[str, str]:
-    """The docstrings below the fields of a class of this package."""
-    # Pydantic finds them too, at 40 ms per class: it searches all modules for the class.
-    own = module.startswith("dagster_delta.")
-    return _texts_of_module(module).get(class_name, {}) if own else {}
-
-
 @cache
 def _texts_of_module(module: str) -> dict[str, dict[str, str]]:
+    """The docstrings below the fields of each class of a module of this package."""
     found: dict[str, dict[str, str]] = {}
     try:
         source = inspect.getsource(sys.modules[module])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -25,6 +25,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.read.history import HistoryEntry, latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
@@ -179,15 +180,30 @@ def data_version_tags(
     It reads the newest commits until one changed rows, or until the version of the latest event of
     the asset.
     """
+    name, _ = latest_data_change(snapshot, instance, key, lambda _: True)
+    return {DATA_VERSION_TAG: name}
+
+
+def latest_data_change(
+    snapshot: Snapshot,
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    is_shown: Callable[[str], bool],
+) -> tuple[str, CommitSummary | None]:
+    """The data version of an asset whose table is at a version, and the commit of the last change
+    of rows; None if that was cleaned up, or if an event has this data version and `is_shown` says
+    that the commit is not needed: then it is not read.
+    """
     cursor = LogCursor(version=snapshot.version, table_id=snapshot.metadata.id)
-    at, known = known_data_version(cursor, instance, key)
-    version, commit = last_data_change(snapshot.store, cursor, after=at)
+    at, known = _known_data_version(cursor, instance, key)
+    after = at if is_shown(known) else NOTHING_SEEN
+    version, commit = last_data_change(snapshot.store, cursor, after=after)
     if commit is None and version <= at:
-        return {DATA_VERSION_TAG: known}
-    return {DATA_VERSION_TAG: data_version(snapshot.metadata.id, version)}
+        return known, None
+    return data_version(snapshot.metadata.id, version), commit
 
 
-def known_data_version(
+def _known_data_version(
     cursor: LogCursor, instance: dg.DagsterInstance, key: dg.AssetKey
 ) -> tuple[int, str]:
     """The version of a table up to which an event of its asset says how its rows are named, and

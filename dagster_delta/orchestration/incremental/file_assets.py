@@ -191,7 +191,7 @@ class _FilesAsset:
         def load(context: dg.AssetExecutionContext) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
             table = manager.table_of(context.asset_key, metadata)
-            found = self._plan(None if table is None else table.snapshot())
+            found = self.plan(None if table is None else table.snapshot())
             if found.changed:
                 context.log.warning(
                     f"not loaded again: {counted(len(found.changed), 'file')} modified after the "
@@ -236,7 +236,7 @@ class _FilesAsset:
                 "partition: leave it out; partition_by in its metadata partitions the table"
             )
 
-    def _plan(self, target: Snapshot | None) -> FileLoad:
+    def plan(self, target: Snapshot | None) -> FileLoad:
         """Which files a run loads."""
         found = self.zone.files()
         transactions = () if target is None else lasting_transactions(target)
@@ -254,13 +254,14 @@ class _FilesAsset:
             files.append(file)
             progress.append(AppTransaction(app_id, file.modified_ms, before))
         new = replace(found, files=tuple(files))
-        return FileLoad(new, tuple(progress), len(found.files), tuple(changed), target)
+        return FileLoad(self, new, tuple(progress), len(found.files), tuple(changed), target)
 
 
 @dataclass(frozen=True, slots=True)
 class FileLoad(AssetValue):
     """The output of an asset of files for its IO manager."""
 
+    asset: _FilesAsset
     new: LandingFiles
     """The files to load."""
     progress: tuple[AppTransaction, ...]
@@ -276,7 +277,7 @@ class FileLoad(AssetValue):
 
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
         """Write the rows of new files and record the files, as one commit. Files that concurrent
-        runs have loaded meanwhile are left out.
+        runs have loaded meanwhile are left out: the files are planned again.
         """
         load = self
         while True:
@@ -285,7 +286,7 @@ class FileLoad(AssetValue):
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
                 # Of two first runs, one creates the table.
                 table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-                left = _still_new(load, table)
+                left = self.asset.plan(table)
                 if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
                     raise
                 load = left
@@ -309,17 +310,6 @@ class FileLoad(AssetValue):
                 "changed_files_not_loaded": list(self.changed[:_MAX_NAMED]),
             },
         }
-
-
-def _still_new(load: FileLoad, table: Snapshot) -> FileLoad:
-    loaded = {txn.app_id: txn.version for txn in table.transactions()}
-    left = [
-        (file, txn)
-        for file, txn in zip(load.new.files, load.progress, strict=True)
-        if loaded.get(txn.app_id) == txn.after
-    ]
-    new = replace(load.new, files=tuple(file for file, _ in left))
-    return replace(load, new=new, progress=tuple(txn for _, txn in left), target=table)
 
 
 def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:

@@ -20,7 +20,7 @@ from dagster_delta.orchestration.table_metadata import (
     columns_from_log,
     definition_metadata,
     history_metadata,
-    known_data_version,
+    latest_data_change,
     op_name,
     table_metadata,
 )
@@ -28,7 +28,6 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import KnownCommit, read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor, data_version, last_data_change
 
 _POSITION = "delta/log_position"
 """Tag of an observation: version, digest and file time (ms) of the last commit, `41.9f3a….17…`."""
@@ -136,15 +135,11 @@ def _observe(
             warn(f"{known.absence}; the table is observed from its latest version")
             previous = None
     snapshot = Snapshot.load(store)
-    cursor = LogCursor(version=snapshot.version, table_id=snapshot.metadata.id)
-    at, name = known_data_version(cursor, instance, key)
-    # The facts of the commit that an event names are read, unless the observation shows them.
-    is_shown = previous is not None and previous.data_version == name
-    version, commit = last_data_change(store, cursor, after=at if is_shown else NOTHING_SEEN)
-    if commit is not None or version > at:
-        name = data_version(snapshot.metadata.id, version)
+    # The facts of the commit are read, unless the previous observation shows them.
+    shown_before = None if previous is None else previous.data_version
+    name, commit = latest_data_change(snapshot, instance, key, lambda name: name == shown_before)
     change: RawMetadata = {} if commit is None else commit_facts(commit, store.location.uri)
-    if commit is None and previous is not None and previous.data_version == name:
+    if commit is None and previous is not None and shown_before == name:
         change = previous.metadata
     table = table_metadata(snapshot, uri=store.location.uri, table_name=None)
     metadata = shown(change, table, history_metadata(snapshot, commits))

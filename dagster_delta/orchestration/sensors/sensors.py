@@ -488,7 +488,8 @@ class _Tick:
         for key in keys[:room] if watch.mapping is not None else [None]:
             changes = TableChanges.of(uri, waiting, key)
             config = None if watch.run_config is None else watch.run_config(changes)
-            requests.append(changes.run_request(config, dict(watch.run_tags)))
+            tags = {**watch.run_tags, **changes.tags}
+            requests.append(dg.RunRequest(changes.run_key, config, tags, partition_key=key))
         self._add_partitions(keys[:room])
         if not keys[room:]:
             return None, requests

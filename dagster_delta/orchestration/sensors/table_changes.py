@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import dagster as dg
@@ -83,17 +83,6 @@ class TableChanges(CommitRange, frozen=True, kw_only=True):
         """The range, as config of an asset or op."""
         names = DeltaCommitRange.model_fields
         return DeltaCommitRange(**{name: getattr(self, name) for name in names})
-
-    def run_request(
-        self, run_config: dg.RunConfig | Mapping[str, object] | None, tags: dict[str, str]
-    ) -> dg.RunRequest:
-        """The request for the run."""
-        return dg.RunRequest(
-            run_key=self.run_key,
-            run_config=run_config,
-            tags={**tags, **self.tags},
-            partition_key=self.partition_key,
-        )
 
 
 def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
