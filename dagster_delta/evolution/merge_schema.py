@@ -194,11 +194,7 @@ def merge_schemas(
     something is computed. Each change is recorded in the field, with `table_version` if the table
     records it.
     """
-    diff = diff_schemas(table, data)
-    _check_required(table, diff.missing, filled)
-    for difference in diff.added:
-        if difference.data_type is not None:
-            _check_typed(difference.data_type, difference.column)
+    _check_required(table, diff_schemas(table, data).missing, filled)
 
     def widens(old: DataType, new: DataType) -> bool:
         is_allowed = widen_types and (widen_dates or new != _TIMESTAMP_NTZ)
@@ -326,13 +322,3 @@ def records_versions(configuration: TableConfiguration) -> bool:
     """Whether type changes record their version, as tables of the preview feature do."""
     listed = configuration.protocol.writer_features or ()
     return "typeWidening-preview" in listed and "typeWidening" not in listed
-
-
-def _check_typed(data_type: DataType, column: str) -> None:
-    if data_type == PrimitiveType("void"):
-        raise SchemaMismatch(
-            f"column {column} contains only nulls and has no type; cast it to a type, or drop it",
-            column=column,
-        )
-    for step, inner in inner_parts(data_type):
-        _check_typed(inner, f"{column}.{step}")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.errors import SchemaMismatch
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.evolution.column_rules import check_column_types
 from dagster_delta.evolution.merge_schema import check_strict, diff_schemas, merge_schemas
 from dagster_delta.protocol.features.type_widening import TypeChange, type_changes
 from dagster_delta.protocol.schema import (
@@ -156,8 +157,9 @@ def test_a_second_change_is_added_to_the_record() -> None:
 
 
 def test_a_new_column_of_nothing_but_nulls_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match=r"column s\.z "):
-        merge_schemas(TABLE, named(s=named(x="integer", z="void")))
+    merged = merge_schemas(TABLE, named(s=named(x="integer", z="void")))
+    with pytest.raises(InvalidArgument, match=r"column s\.z .*only nulls"):
+        check_column_types(merged, TABLE)
 
 
 PRIMITIVES = st.sampled_from(["string", "long", "double", "date"]).map(PrimitiveType)

@@ -110,7 +110,7 @@ def test_vectors_are_spread_over_files_once_they_are_large() -> None:
     table = make(VECTORS)
     vectors = [BitMap64(range(start, 1000, 3)) for start in range(5)]
     made = store_deletion_vectors(
-        table.store, table.snapshot().configuration, vectors, file_bytes=1200
+        table.store, table.snapshot().configuration, vectors, file_bytes=1800
     )
     assert len(made.paths) == 3
     assert set(made.paths) <= data_files(table)

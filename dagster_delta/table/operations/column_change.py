@@ -53,7 +53,7 @@ from dagster_delta.table.operations.existing_rows import check_no_row_lost
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
 from dagster_delta.table.transaction.retries import (
     ConflictRetries,
     StatementOptions,
@@ -176,12 +176,8 @@ def plan_for(
         dry_run=dry_run,
     )
     sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
-    batches, filled = 0, size
-    for file_size in sizes:
-        if filled >= size:
-            batches, filled = batches + 1, 0
-        filled += file_size
-    cost = BackfillCost(len(sizes), sum(sizes), snapshot.num_records, batches)
+    batches = list(split_by_size(sizes, int, size))
+    cost = BackfillCost(len(sizes), sum(sizes), snapshot.num_records, len(batches))
     return replace(plan, cost=cost)
 
 
@@ -308,8 +304,8 @@ class ColumnChangeJob:
         left = _unfilled(snapshot.live_files(LIVE_FILE_SCHEMA.names), change)
         early = left.filter(pc.is_in(left["path"], value_set=self._early))
         left = early if early.num_rows else left
-        before = pc.subtract(pc.cumulative_sum(left["size_bytes"]), left["size_bytes"])
-        return left.filter(pc.less(before, max(size, 1)))
+        batches = split_by_size(left["size_bytes"].to_pylist(), int, size)
+        return left.slice(0, len(next(batches, ())))
 
     def _fill_batch(
         self, snapshot: Snapshot, files: pa.Table, change: ColumnChange

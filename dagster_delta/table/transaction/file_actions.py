@@ -169,13 +169,13 @@ def store_deletion_vectors(
 ) -> StoredVectors:
     """Descriptors of new deletion vectors, stored in files.
 
-    There is one bitmap of row indexes per data file. A file is closed when it reaches `file_bytes`.
+    There is one bitmap of row indexes per data file. A file holds up to `file_bytes` of them.
     If the store fails, files that were created are deleted as far as it allows.
     """
     descriptors: list[DeletionVectorDescriptor] = []
     with CreatedFiles(store) as created:
         # VACUUM of delta-spark fails on vectors in the log itself, so even small ones get a file.
-        for together in _share_out(vectors, file_bytes):
+        for together in split_by_size(vectors, _encoded_bytes, file_bytes):
             data, made = encode_deletion_vector_file(
                 together, file_id=uuid.uuid4(), prefix=_prefix(configuration)
             )
@@ -186,17 +186,8 @@ def store_deletion_vectors(
     return StoredVectors(tuple(descriptors), created.paths)
 
 
-def _share_out(vectors: Sequence[BitMap64], file_bytes: int) -> Iterator[list[BitMap64]]:
-    together: list[BitMap64] = []
-    total = 0
-    for vector in vectors:
-        together.append(vector)
-        total += len(encode_deletion_vector(vector))
-        if total >= file_bytes:
-            yield together
-            together, total = [], 0
-    if together:
-        yield together
+def _encoded_bytes(vector: BitMap64) -> int:
+    return len(encode_deletion_vector(vector))
 
 
 def _prefix(configuration: TableConfiguration) -> str:
