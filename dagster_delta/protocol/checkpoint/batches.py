@@ -253,6 +253,6 @@ def batches_of_removes(
             yield removes if kept is None else pc.filter(removes, kept)
 
 
-def read_removes(part: CheckpointPart) -> pa.Table:
+def read_removes(part: CheckpointPart, hidden: HiddenFiles = _NOTHING_HIDDEN) -> pa.Table:
     """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
-    return part.kept_table(TOMBSTONE_SCHEMA, batches_of_removes(part))
+    return part.kept_table(TOMBSTONE_SCHEMA, batches_of_removes(part, hidden))

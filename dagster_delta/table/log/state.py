@@ -31,7 +31,7 @@ from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import TableActions
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA, HiddenFiles
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
 from dagster_delta.protocol.log.segment import LogSegment
 from dagster_delta.protocol.log.tail import (
     LogTail,
@@ -426,19 +426,14 @@ class LogState:
     def _read_tombstones(self, removed_after_ms: int) -> pa.Table:
         base, _ = self._load()
         tails, tail = self._tombstone_tails()
-        older = base.tombstones
-        if older is None:
-            removes = [read_removes(part) for part in base.parts]
-            older = (
-                pa.concat_tables(removes)
-                if removes
-                else pa.Table.from_batches([], TOMBSTONE_SCHEMA)
-            )
-        vectors = older.column("deletion_vector")
-        kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
-        older = older if kept is None else pc.filter(older, kept)
+        hidden, known = HiddenFiles(tail.keys), base.tombstones
+        if known is None:
+            older = [read_removes(part, hidden) for part in base.parts]
+        else:
+            kept = hidden.rows_to_keep(known.column("path"), known.column("deletion_vector").filter)
+            older = [known if kept is None else pc.filter(known, kept)]
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
-        return pa.concat_tables([older, newer])
+        return pa.concat_tables([*older, newer])
 
     def _settle(self, files: _Files) -> _LogBase:
         base, tails = self._load()
