@@ -52,7 +52,10 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import with_followed_limits
-from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
+from dagster_delta.protocol.log.commit_writer import (
+    CHECKPOINT_PROTECTION_KEY,
+    IN_COMMIT_TIMESTAMP_START_KEYS,
+)
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
 
@@ -118,8 +121,9 @@ def define_table(
     schema = map_columns(schema, configuration, new_name, nested_ids=nested_ids)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
+    configuration |= _kept(replaces, CHECKPOINT_PROTECTION_KEY)
     if "rowTracking" in effective_features(protocol):
-        kept = _kept_row_tracking_columns(replaces)
+        kept = _kept(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
         configuration = with_materialized_columns(kept | configuration, new_name)
     defined = TableConfiguration(
         protocol,
@@ -220,16 +224,13 @@ def _in_commit_timestamp_start(
             "delta.enableInCommitTimestamps cannot be turned on while a table is replaced; leave "
             "it out, or create the table elsewhere"
         )
-    old = replaces.metadata.configuration
-    return {key: old[key] for key in IN_COMMIT_TIMESTAMP_START_KEYS if key in old}
+    return _kept(replaces, *IN_COMMIT_TIMESTAMP_START_KEYS)
 
 
-def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str, str]:
-    """The names of a replaced table, because its older versions have files with them."""
+def _kept(replaces: TableConfiguration | None, *keys: str) -> dict[str, str]:
+    """Properties of a replaced table that its older versions need."""
     old = replaces.metadata.configuration if replaces else {}
-    return {
-        key: old[key] for key in (ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY) if key in old
-    }
+    return {key: old[key] for key in keys if key in old}
 
 
 def _clean(schema: StructType) -> StructType:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.protocol.log.commit_writer import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -192,6 +193,25 @@ def test_a_history_with_the_feature_has_to_go_before_it_is_dropped_without_prote
     table.drop_feature("deletionVectors", truncate_history=True)
     assert reopened(table).snapshot().configuration.features == set()
     assert ids_of(reopened(table)) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.restore(1),
+        lambda table: DeltaTable.create("", table.schema(), mode="replace", store=table.store),
+    ],
+    ids=["restored", "replaced"],
+)
+def test_checkpoints_stay_protected_where_the_table_gets_other_properties(
+    change: Callable[[DeltaTable], Any],
+) -> None:
+    table = table_with({"delta.enableDeletionVectors": True})
+    table.delete("id = 2")
+    table.drop_feature("deletionVectors")
+    protected = table.metadata().configuration[CHECKPOINT_PROTECTION_KEY]
+    change(table)
+    assert reopened(table).metadata().configuration[CHECKPOINT_PROTECTION_KEY] == protected
 
 
 def test_the_protection_goes_once_the_history_is_gone() -> None:

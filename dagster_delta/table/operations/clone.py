@@ -199,8 +199,6 @@ def _configuration(
     created_ms: int | None = now_ms
     if existing is not None:
         identity, created_ms = existing.metadata.id, existing.metadata.created_time_ms
-        if (kept := existing.metadata.configuration.get(CHECKPOINT_PROTECTION_KEY)) is not None:
-            properties[CHECKPOINT_PROTECTION_KEY] = kept
     metadata = msgspec.structs.replace(
         source.metadata, id=identity, created_time_ms=created_ms, configuration=properties
     )

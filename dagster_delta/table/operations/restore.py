@@ -25,6 +25,7 @@ from dagster_delta.protocol.features.row_tracking import (
     parse_high_water_mark,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_writer import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.arrow_columns import string_column
@@ -48,7 +49,11 @@ if TYPE_CHECKING:
 
 _MAX_COMMITS_BACK = 1000
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-_KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
+_KEPT_PREFIXES = (
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablement",
+    CHECKPOINT_PROTECTION_KEY,
+)
 _NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 
@@ -194,8 +199,8 @@ def restored_configuration(
     """The metadata of an older version under a protocol at least as high as the present one.
 
     Files and log entries of later features stay in the log, so readers must still support these
-    features. Counters that must never decrease, and the in-commit timestamps of a log that has
-    them, keep their present values.
+    features. Counters that must never decrease, the in-commit timestamps of a log that has them,
+    and the protection of its checkpoints keep their present values.
     """
     now = current.metadata.configuration
     properties = {
