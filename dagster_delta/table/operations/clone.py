@@ -185,22 +185,15 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 def _configuration(
     source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
 ) -> TableConfiguration:
-    properties = {
-        key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_LOG
-    }
-    if COLUMN_CHANGE_KEY in properties:
+    if COLUMN_CHANGE_KEY in source.metadata.configuration:
         raise InvalidArgument(
             "a column change is in progress in that version, and the clone could not carry it on; "
             "finish or cancel it, or clone an older version",
             table=source.store.location.uri,
             version=source.version,
         )
-    identity = str(uuid.uuid4())
-    created_ms: int | None = now_ms
-    if existing is not None:
-        identity, created_ms = existing.metadata.id, existing.metadata.created_time_ms
     metadata = msgspec.structs.replace(
-        source.metadata, id=identity, created_time_ms=created_ms, configuration=properties
+        source.metadata.without(*_OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
     )
     configuration = TableConfiguration(source.protocol, metadata)
     if existing is not None:

@@ -217,7 +217,10 @@ def restored_configuration(
         )
         properties[_MAX_COLUMN_ID] = str(max(ids))
     metadata: Metadata = msgspec.structs.replace(
-        target.metadata, configuration=properties, id=current.metadata.id
+        target.metadata,
+        configuration=properties,
+        id=current.metadata.id,
+        created_time_ms=current.metadata.created_time_ms,
     )
     protocol = upgrade_protocol(current.protocol, target.features)
     # Spec: Identity Columns. A value that was assigned once is never assigned again.
