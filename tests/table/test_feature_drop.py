@@ -14,6 +14,7 @@ from dagster_delta.protocol.log.commit_writer import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.table.handles import reopened
 from tests.table_rows import ids_of
@@ -193,6 +194,17 @@ def test_a_history_with_the_feature_has_to_go_before_it_is_dropped_without_prote
     table.drop_feature("deletionVectors", truncate_history=True)
     assert reopened(table).snapshot().configuration.features == set()
     assert ids_of(reopened(table)) == [1, 3]
+
+
+def test_a_table_stays_clustered_when_its_columns_are_not_mapped_any_more() -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    store = MemoryStore()
+    table = DeltaTable.create("", ROWS.schema, properties=mapped, cluster_by=["id"], store=store)
+    table.append(ROWS)
+    table.rename_column("id", "key")
+    table.drop_feature("columnMapping")
+    assert table_clustering(reopened(table).snapshot()) == (("key",),)
+    assert len(table.optimize().versions) == 1
 
 
 @pytest.mark.parametrize(

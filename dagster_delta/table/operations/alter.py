@@ -61,6 +61,7 @@ from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.operations.clustering import keep_clustering
 from dagster_delta.table.operations.column_change import (
     ColumnChangeJob,
     ColumnChangeProgress,
@@ -554,6 +555,9 @@ class _FeatureDropping:
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.depend_on(ReadScope(whole_table=True))
         transaction.stage_configuration(drop.prepared)
+        if drop.prepared.column_mapping_mode != snapshot.configuration.column_mapping_mode:
+            # Its columns have other names in files from here on.
+            transaction.stage_domain(*keep_clustering(snapshot, drop.prepared)[1])
         if not files.num_rows:
             return self._commit(transaction, drop)
         before = snapshot.configuration
