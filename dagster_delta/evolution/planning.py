@@ -1,8 +1,13 @@
-"""Planning of schema changes: the new configuration, and the work on existing rows.
+"""Planning of schema changes: the new configuration, and the work on existing rows and files.
 
-No I/O here; `SchemaChangePlan` describes the work.
+No I/O here; `SchemaChangePlan` and `FeatureDrop` describe the work.
 
-Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default Columns.
+Writer features are dropped immediately. For reader/writer features, old versions of the table still
+use the feature: a client without support must not read the log from before the drop, so checkpoints
+are written in between, which clean-up may delete only completely (`checkpointProtection`).
+
+Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default Columns; Table
+Features; Checkpoint Protection; Deletion Vectors; Row Tracking; In-Commit Timestamps.
 Not part of the protocol: defaults that existing rows get when they are read, see
 `protocol.features.existing_defaults`.
 """
@@ -10,9 +15,10 @@ Not part of the protocol: defaults that existing rows get when they are read, se
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args
+from typing import Literal, get_args
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
@@ -26,14 +32,33 @@ from dagster_delta.evolution.column_paths import (
     find_place,
     not_null_sql,
 )
+from dagster_delta.evolution.column_rules import check_column_names
 from dagster_delta.evolution.default_values import compute_default
-from dagster_delta.evolution.plan import ExistingRows, SchemaChangePlan, SchemaDraft
+from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
+from dagster_delta.evolution.required_protocol import (
+    dependent_features,
+    downgrade_protocol,
+    required_features,
+    upgrade_protocol,
+)
+from dagster_delta.protocol.features.column_mapping import drop_column_mapping, map_fields
 from dagster_delta.protocol.features.existing_defaults import (
+    EXISTING_DEFAULTS_FEATURE,
     is_default_type,
     with_existing_default,
 )
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.features.registry import TableFeature, find_feature
+from dagster_delta.protocol.features.row_tracking import (
+    ROW_COMMIT_VERSION_COLUMN_KEY,
+    ROW_ID_COLUMN_KEY,
+    ROW_TRACKING_DOMAIN,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
+from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.filters import at_moment
 
 
@@ -106,3 +131,197 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> 
             '"rewrite" with engine="spark"',
             column=column,
         ) from None
+
+
+FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
+"""Which data files must be rewritten before a feature can be dropped."""
+
+_CHECKPOINT_PROTECTION = "checkpointProtection"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDrop:
+    """The plan to drop a feature from a table."""
+
+    feature: TableFeature
+    prepared: TableConfiguration
+    """The table without use of the feature, under the old protocol."""
+    final: TableConfiguration
+    """The table without the feature."""
+    files: FilesToRewrite = "none"
+    """Files that `prepared` rewrites."""
+    forgets_row_ids: bool = False
+    """Whether the row ids in the log are removed from files."""
+    removed_domains: frozenset[str] | None = frozenset()
+    """Metadata domains that are removed with it; None for all."""
+
+    @property
+    def needs_protected_history(self) -> bool:
+        """Whether clients without the feature cannot read old versions."""
+        return self.feature.is_reader_feature
+
+    def with_protected_checkpoints(self) -> TableConfiguration:
+        """`final`, plus the feature that protects the checkpoints before the drop."""
+        protocol = upgrade_protocol(self.final.protocol, [_CHECKPOINT_PROTECTION])
+        return TableConfiguration(protocol, self.final.metadata)
+
+
+def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
+    """The plan to drop a feature from a table."""
+    feature = find_feature(name)
+    if feature is None or feature.name not in configuration.features:
+        raise InvalidArgument(
+            f"the table does not have the feature {name}; it has "
+            f"{', '.join(sorted(configuration.features)) or 'none'}"
+        )
+    dependents = sorted(dependent_features(feature.name) & configuration.features)
+    if dependents:
+        raise InvalidArgument(
+            f"the feature {feature.name} cannot be dropped while the table has "
+            f"{', '.join(dependents)}, which depends on it; drop that first"
+        )
+    prepare = _PREPARATIONS.get(feature.name)
+    if prepare is None:
+        raise InvalidArgument(
+            f"the feature {feature.name} ({feature.description}) cannot be dropped; copy the rows "
+            "to a new table without it"
+        )
+    prepared = prepare(configuration)
+    if feature.name == "columnMapping":
+        refuse_altering_changing_column(configuration, prepared)
+    final = TableConfiguration(
+        downgrade_protocol(configuration.protocol, feature.name), prepared.metadata
+    )
+    return FeatureDrop(
+        feature,
+        prepared,
+        final,
+        files=_FILES.get(feature.name, "none"),
+        forgets_row_ids=feature.name == "rowTracking",
+        removed_domains=_DOMAINS.get(feature.name, frozenset()),
+    )
+
+
+def plan_dropped_feature(configuration: TableConfiguration, name: str) -> SchemaChangePlan:
+    """The plan to drop a feature, in one or more commits. Lazy defaults need not be there."""
+    if name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(name):
+        step = PlannedStep("no row has a lazy default", "nothing")
+        return SchemaChangePlan(configuration, configuration, (step,))
+    drop = plan_feature_drop(configuration, name)
+    rewrites = drop.files != "none"
+    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
+    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
+
+
+_Prepare = Callable[[TableConfiguration], TableConfiguration]
+
+
+def _without_properties(*keys: str) -> _Prepare:
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        return TableConfiguration(configuration.protocol, configuration.metadata.without(*keys))
+
+    return prepare
+
+
+def _without_field_metadata(prefix: str, then: _Prepare) -> _Prepare:
+    def strip(field: StructField) -> StructField:
+        kept = {key: value for key, value in field.metadata.items() if not key.startswith(prefix)}
+        return replace(field, metadata=kept)
+
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        return then(configuration).with_schema(map_fields(configuration.schema, strip))
+
+    return prepare
+
+
+def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
+    unmapped = _without_properties("delta.columnMapping.mode", "delta.columnMapping.maxColumnId")(
+        configuration
+    )
+    schema = drop_column_mapping(configuration.schema)
+    check_column_names(schema, "none")
+    return unmapped.with_schema(schema)
+
+
+def _if_unused(feature: str, advice: str) -> _Prepare:
+    """Refuse if the schema or a constraint needs the feature."""
+
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        constraints = {
+            key: value
+            for key, value in configuration.metadata.configuration.items()
+            if key.startswith(CONSTRAINT_PREFIX)
+        }
+        if feature in required_features(configuration.schema, constraints):
+            raise InvalidArgument(
+                f"the feature {feature} cannot be dropped while the table uses it; {advice}"
+            )
+        return configuration
+
+    return prepare
+
+
+def _if_no_invariants(configuration: TableConfiguration) -> TableConfiguration:
+    if configuration.not_null_columns:
+        column = ".".join(configuration.not_null_columns[0])
+        raise InvalidArgument(
+            f"the feature invariants cannot be dropped while column {column} is NOT NULL; drop "
+            "that first",
+            column=column,
+        )
+    return _if_unused("invariants", "it cannot be taken from columns that have one")(configuration)
+
+
+_NOTHING = _without_properties()
+
+_PREPARATIONS: dict[str, _Prepare] = {
+    "appendOnly": _without_properties("delta.appendOnly"),
+    "invariants": _if_no_invariants,
+    "checkConstraints": _if_unused("checkConstraints", "drop its CHECK constraints first"),
+    "changeDataFeed": _without_properties("delta.enableChangeDataFeed"),
+    "generatedColumns": _without_field_metadata("delta.generationExpression", _NOTHING),
+    "columnMapping": _without_mapping,
+    "identityColumns": _without_field_metadata("delta.identity.", _NOTHING),
+    "deletionVectors": _without_properties("delta.enableDeletionVectors"),
+    "rowTracking": _without_properties(
+        "delta.enableRowTracking",
+        "delta.rowTrackingSuspended",
+        ROW_ID_COLUMN_KEY,
+        ROW_COMMIT_VERSION_COLUMN_KEY,
+    ),
+    "domainMetadata": _NOTHING,
+    "timestampNtz": _if_unused("timestampNtz", "drop its columns without a time zone first"),
+    "typeWidening": _without_field_metadata(
+        TYPE_CHANGES_KEY, _without_properties("delta.enableTypeWidening")
+    ),
+    "v2Checkpoint": _without_properties("delta.checkpointPolicy"),
+    "vacuumProtocolCheck": _NOTHING,
+    "inCommitTimestamp": _without_properties(
+        "delta.enableInCommitTimestamps", *IN_COMMIT_TIMESTAMP_START_KEYS
+    ),
+    "clustering": _NOTHING,
+    "allowColumnDefaults": _without_field_metadata("CURRENT_DEFAULT", _NOTHING),
+    "icebergCompatV1": _without_properties("delta.enableIcebergCompatV1"),
+    "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
+    "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
+    "materializePartitionColumns": _without_properties(
+        "delta.enableMaterializePartitionColumnsFeature"
+    ),
+    "variantShredding": _without_properties("delta.enableVariantShredding"),
+    "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
+    EXISTING_DEFAULTS_FEATURE: TableConfiguration.without_existing_defaults,
+}
+
+_FILES: dict[str, FilesToRewrite] = {
+    "columnMapping": "all",
+    "deletionVectors": "with_vectors",
+    "typeWidening": "of_old_types",
+    "variantShredding": "all",
+    EXISTING_DEFAULTS_FEATURE: "without_defaults",
+}
+
+_DOMAINS: dict[str, frozenset[str] | None] = {
+    "rowTracking": frozenset({ROW_TRACKING_DOMAIN}),
+    "clustering": frozenset({"delta.clustering"}),
+    "domainMetadata": None,
+}

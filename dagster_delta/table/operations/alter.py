@@ -33,18 +33,18 @@ from dagster_delta.evolution.column_change import (
 )
 from dagster_delta.evolution.column_paths import dotted, find_place
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
-from dagster_delta.evolution.feature_drop import (
-    FeatureDrop,
-    plan_dropped_feature,
-    plan_feature_drop,
-)
 from dagster_delta.evolution.plan import (
     ColumnChangePlan,
     ExistingRows,
     SchemaChangePlan,
     SchemaDraft,
 )
-from dagster_delta.evolution.planning import plan_schema_changes
+from dagster_delta.evolution.planning import (
+    FeatureDrop,
+    plan_dropped_feature,
+    plan_feature_drop,
+    plan_schema_changes,
+)
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import (
     AddFile,
