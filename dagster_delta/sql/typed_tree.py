@@ -184,7 +184,11 @@ def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> Sche
     what = f"fields of {'.'.join(path)}" if path else "columns"
     known = {column.casefold(): column for column in level.names}
     close = difflib.get_close_matches(parts[-1].casefold(), known, n=1)
-    hint = f"; did you mean {known[close[0]]}?" if close else ""
+    # In a merge the table and the new rows are structs, and `target.id` is a usual guess.
+    nested = [column for column in level.names if level.fields_along((column, parts[-1]))[1:]]
+    similar = [f"{column}.{parts[-1]}" for column in nested if len(parts) > 1]
+    similar = similar or [known[name] for name in close]
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     return SchemaMismatch(
         f"there is no column {name}; the {what} are {', '.join(level.names)}{hint}", column=name
     )

@@ -269,6 +269,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
 
     refused(InvalidArgument, "at least one clause", lambda m: m)
     refused(InvalidArgument, "both sides", lambda m: m.when_matched_delete(), "id = s.id")
+    guess = "target.id = s.id"
+    refused(SchemaMismatch, "did you mean t.id or s.id", lambda m: m.when_matched_delete(), guess)
     refused(InvalidArgument, "condition", lambda m: m.when_matched_delete(), "t.id + s.id")
     refused(
         InvalidArgument,
