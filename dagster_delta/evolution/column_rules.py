@@ -47,7 +47,8 @@ def check_column_types(schema: StructType, known: StructType | None = None) -> N
             column = ".".join(path)
             raise InvalidArgument(
                 f"column {column} is new, contains only nulls and has no type; give it a type: "
-                "cast it in the data, or create the table with its columns before the first write",
+                "cast it in the data, say it in `columns` of an asset of files, or create "
+                "the table with its columns before the first write",
                 column=column,
             )
 

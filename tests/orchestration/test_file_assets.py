@@ -107,6 +107,16 @@ def test_types_are_given_or_those_of_the_table(landing, put, run, tmp_path) -> N
     assert rows(tmp_path) == [{"id": 1, "code": "007"}, {"id": 2, "code": "008"}]
 
 
+def test_a_first_file_without_values_needs_types(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id,name\n")
+    with pytest.raises(InvalidArgument, match=r"column id .* has no type; .* say it in `columns`"):
+        run(flights(landing))
+    run(flights(landing, columns={"id": "INT", "name": "STRING"}))
+    put("b.csv", "id,name\n1,x\n", at=2000)
+    run(flights(landing))
+    assert rows(tmp_path) == [{"id": 1, "name": "x"}]
+
+
 def test_the_last_row_of_a_key_is_merged(landing, put, run, tmp_path) -> None:
     put("b.csv", "id,n\n1,1\n2,1\n", at=1000)
     put("a.csv", "id,n\n2,2\n,9\n", at=2000)
