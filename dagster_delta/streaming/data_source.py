@@ -133,9 +133,6 @@ except ImportError:
     ReadAllAvailable = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-SOURCE_NAME = "delta_log"
-
-
 _REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 _SPARK_DEFAULT = "(?i)url"
 _STORAGE_OPTIONS = r"storage\."
@@ -190,7 +187,7 @@ class DeltaLogSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name for `format(…)`."""
-        return SOURCE_NAME
+        return "delta_log"
 
     @cached_property
     def _parsed(self) -> SourceOptions:
@@ -321,15 +318,13 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
     ) -> dict[str, object]:
         """The end of the batch that begins at `start`; a Spark before 4.2 passes no arguments."""
         if start is None:
-            return self._end_of_log().to_json_value()
+            version = self._stream.latest_version() if self._until is None else self._until
+            end = StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
+            return end.to_json_value()
         is_unlimited = isinstance(limit, ReadAllAvailable)
         admission = Admission() if is_unlimited else self._options.admission()
         offset = StreamOffset.from_json_value(start)
         return self._stream.advance(offset, admission, until=self._until).to_json_value()
-
-    def _end_of_log(self) -> StreamOffset:
-        version = self._stream.latest_version() if self._until is None else self._until
-        return StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[ReadFiles]:
         """The files between two offsets, divided into tasks."""

@@ -78,7 +78,7 @@ from dagster_delta.orchestration.io.type_handlers import (
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.partitions.partitions import select_partitions
+from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.sql.typed import quote
 from dagster_delta.table.delta_table import DeltaTable
@@ -303,7 +303,7 @@ class _IncrementalAsset:
         if upstream is None:
             given = DeltaTable(str(self.table), storage_options=plain_options(self.storage_options))
             upstream = given.snapshot().scan(self.columns)
-        metadata = _metadata(context)
+        metadata: Mapping[str, Any] = context.assets_def.metadata_by_key[context.asset_key]
         options = manager.asset_options(context.asset_key, metadata)
         table = manager.table_of(context.asset_key, metadata)
         target = None if table is None else table.snapshot()
@@ -378,12 +378,8 @@ class _IncrementalAsset:
         name, partitions_def = context.asset_key.to_user_string(), context.assets_def.partitions_def
         select = None
         if keys and partitions_def is not None:
-            select = functools.partial(
-                select_partitions,
-                partitions_def,
-                partition_expr=self.partition_expr or options.partition_expr,
-                asset=name,
-            )
+            expression = self.partition_expr or options.partition_expr
+            select = partition_selector(partitions_def, expression, asset=name)
         return Consumer(
             name=name,
             upstream=upstream,
@@ -550,11 +546,6 @@ def _load_type(hint: object, default: str | None) -> TypeHandler[Any] | None:
             "dagster_delta.UpstreamChanges"
         )
     return load_type
-
-
-def _metadata(context: dg.AssetExecutionContext) -> Mapping[str, Any]:
-    metadata: Mapping[str, Any] = context.assets_def.metadata_by_key[context.asset_key]
-    return metadata
 
 
 def _type_hints(function: Callable[..., object]) -> dict[str, object]:

@@ -176,7 +176,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             check_client()
         options = self._options_of_output(context, obj, name)
         value = self._value(context, obj)
-        select = partition_selector(context, options.partition_expr, asset=name)
+        select = _selector(context, options, name)
         if select is None and options.mode == "overwrite" and not value.has_own_mode:
             _refuse_without_partition(context, name)
         write = self._write(context, name, options, select)
@@ -267,7 +267,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None:
             check_read(snapshot, name, options)
-        select = partition_selector(context, options.partition_expr, asset=name)
+        select = _selector(context, options, name)
         selection = None if select is None else select(context.asset_partition_keys)
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
@@ -415,6 +415,15 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
         return context.dagster_type.typing_type
     except dg.DagsterInvariantViolationError:
         return Any
+
+
+def _selector(
+    context: dg.OutputContext | dg.InputContext, options: AssetOptions, name: str
+) -> SelectPartitions | None:
+    """Selects partitions of the asset; None if the run has none of it."""
+    if not context.has_asset_partitions:
+        return None
+    return partition_selector(context.asset_partitions_def, options.partition_expr, asset=name)
 
 
 def _refuse_without_partition(context: dg.OutputContext, name: str) -> None:

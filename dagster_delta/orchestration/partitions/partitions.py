@@ -190,17 +190,10 @@ def _dynamic_keys(name: str) -> Sequence[str]:
 
 
 def partition_selector(
-    context: dg.OutputContext | dg.InputContext,
+    partitions_def: dg.PartitionsDefinition[Any],
     partition_expr: str | Mapping[str, str] | None,
     *,
     asset: str,
-) -> SelectPartitions | None:
-    """Selects partitions of the asset of an output or input; None if the run has none of it."""
-    if not context.has_asset_partitions:
-        return None
-    return partial(
-        select_partitions,
-        context.asset_partitions_def,
-        partition_expr=partition_expr,
-        asset=asset,
-    )
+) -> SelectPartitions:
+    """Selects partitions of an asset by their keys."""
+    return partial(select_partitions, partitions_def, partition_expr=partition_expr, asset=asset)
