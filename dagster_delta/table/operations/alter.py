@@ -10,7 +10,6 @@ Checkpoint Protection; Deletion Vectors.
 from __future__ import annotations
 
 import datetime as dt
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +62,7 @@ from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.clustering import keep_clustering
 from dagster_delta.table.operations.column_change import (
+    RETRIES,
     ColumnChangeJob,
     ColumnChangeProgress,
     begin_column_change,
@@ -78,8 +78,6 @@ from dagster_delta.table.operations.existing_rows import (
 from dagster_delta.table.operations.write_planning import physical_names
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.retries import (
-    ConflictRetries,
-    StatementOptions,
     run_with_retries,
 )
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -89,10 +87,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
-
-RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=10, seconds=math.inf))
-"""How often a change that conflicts with another commit is planned again: it may rewrite files for
-hours, and the next attempt reuses them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,9 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 _BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
 _OPERATION = "CHANGE COLUMN"
-_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=20, seconds=math.inf))
-"""How often one commit of a change is planned again."""
+RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=20, seconds=math.inf))
+"""How often a commit of a schema change is planned again after a conflict: it may rewrite files for
+hours, and the next attempt reuses them."""
 _METRICS = (
     "numCopiedRows",
     "numLateRows",
@@ -293,7 +294,7 @@ class ColumnChangeJob:
                 return self._fill_batch(newest, files, change)
             return self._publish(newest, change)
 
-        done = run_with_retries(attempt, snapshot.store, snapshot, _RETRIES)
+        done = run_with_retries(attempt, snapshot.store, snapshot, RETRIES)
         note_time()
         return done
 
