@@ -114,6 +114,15 @@ class LogListing(msgspec.Struct):
         """Whether there is a commit for every version from the oldest commit to the newest."""
         return not self.commits or max(self.commits) - min(self.commits) < len(self.commits)
 
+    def first_commit_before(self, version: int) -> int:
+        """The oldest version from which on every commit up to `version` is there; the next one
+        after `version` if its own is missing. Older files are leftovers of a clean-up.
+        """
+        first = version + 1
+        while first - 1 in self.commits:
+            first -= 1
+        return first
+
     @property
     def earliest_version(self) -> int | None:
         """The oldest version that can be reconstructed; None if none can."""

@@ -16,7 +16,6 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, VersionNotFound
 from dagster_delta.protocol.log.commit_file import decode_commit_info, in_commit_timestamp
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_commit_info, read_versions
@@ -101,11 +100,11 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     start = first if has_own_times and own_times_since <= first else 0
     store = snapshot.store
     listing = list_log(store, start=start, end=snapshot.version)
-    versions = _contiguous_versions(listing, snapshot.version)
-    times = commit_times(listing, versions[::-1])
+    versions = range(listing.first_commit_before(snapshot.version), snapshot.version + 1)
+    times = commit_times(listing, versions)
     entries = []
     for commit in read_versions(
-        store, listing, [version for version in versions if version >= first]
+        store, listing, [version for version in reversed(versions) if version >= first]
     ):
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
@@ -139,13 +138,3 @@ def _read_entry(store: ObjectStore, version: int) -> HistoryEntry | None:
         found = store.head(commit_path(version))
         time = 0 if found is None else found.modified_ms
     return HistoryEntry(version, time, info)
-
-
-def _contiguous_versions(listing: LogListing, last: int) -> list[int]:
-    # Newest first, up to the first gap: older files are leftovers of a clean-up.
-    versions = []
-    version = last
-    while version in listing.commits:
-        versions.append(version)
-        version -= 1
-    return versions

@@ -112,11 +112,8 @@ def _version_before(store: ObjectStore, snapshot: Snapshot, start_from: StartFro
     if start_from == "latest":
         return snapshot.version
     if start_from == "earliest":
-        commits = list_log(store, end=snapshot.version).commits
-        version = snapshot.version
-        while version in commits:
-            version -= 1
-        return version
+        listing = list_log(store, end=snapshot.version)
+        return listing.first_commit_before(snapshot.version) - 1
     if isinstance(start_from, bool) or not isinstance(start_from, int) or start_from < 0:
         raise InvalidArgument(
             f"A watch starts from 'latest', 'earliest' or a version, not {start_from!r}"
