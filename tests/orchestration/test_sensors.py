@@ -801,13 +801,21 @@ def test_a_table_out_of_reach_fails_the_tick(daemon, uri, stores) -> None:
     assert watch.run_keys() == [run_key(uri, 1)]
 
 
+class UnnamedErrors(FaultyStore):
+    """A store that does not say what the errors of its system mean."""
+
+    def list_from(self, *_: Any) -> Any:
+        raise TimeoutError("the mount does not answer")
+
+
+@pytest.mark.parametrize("failing", [unreachable, lambda uri: UnnamedErrors(open_store(uri))])
 def test_the_other_tables_go_on_without_one_that_is_out_of_reach(
-    daemon, tmp_path, stores, monkeypatch
+    daemon, tmp_path, stores, monkeypatch, failing
 ) -> None:
     good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
     append(good, 1)
     append(bad, 1)
-    stores[bad] = unreachable(bad)
+    stores[bad] = failing(bad)
     watch = daemon(good, bad)
     first = watch.tick()
     assert "Failed: " in str(first.skip_reason)

@@ -17,6 +17,7 @@ from dagster_delta.errors import (
     ChangeDataNotRecorded,
     DeltaError,
     InvalidArgument,
+    StorageFailure,
     TableNotFound,
 )
 from dagster_delta.storage.object_store import ObjectStore
@@ -241,6 +242,11 @@ def poll_tables(
         except DeltaError as error:
             error.table = error.table or uri
             return PollResult(uri, known, error=error)
+        except OSError as error:
+            # A file of the log that vanishes between its listing and its reading, for example.
+            failure = StorageFailure(f"The storage cannot be reached ({error})", table=uri)
+            failure.__cause__ = error
+            return PollResult(uri, known, error=failure)
 
     with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(uris))) as pool:
         return list(pool.map(look, uris))
