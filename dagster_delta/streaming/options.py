@@ -242,9 +242,19 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         if values.keys() >= set(pair):
             raise InvalidArgument(f"pass {' or '.join(pair)}, not both")
     try:
-        return msgspec.convert(values, SourceOptions, strict=False)
+        found = msgspec.convert(values, SourceOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"an option of the table has another type: {error}") from error
+        problem, _, place = str(error).partition(" - at `$.")
+        raise _wrong(re.findall(r"\w+", place)[0], values, problem) from error
+    for field in msgspec.structs.fields(SourceOptions):
+        # Where a value may be lacking, the text `null` is none.
+        if field.encode_name in values and getattr(found, field.name) is None:
+            raise _wrong(field.encode_name, values, "Expected a value")
+    return found
+
+
+def _wrong(name: str, values: Mapping[str, object], problem: str) -> InvalidArgument:
+    return InvalidArgument(f"the option {name} is {values[name]!r}: {problem}")
 
 
 def _size_bytes(text: str) -> object:

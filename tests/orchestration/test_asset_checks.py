@@ -389,6 +389,8 @@ def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
         ("events", {}, "pass the asset itself"),
         (EVENTS, {"constraints": False}, "enable at least one"),
         (EVENTS, {"health": {"speed": 1}}, "no speed"),
+        (EVENTS, {"row_count": 5}, "minimum and the maximum"),
+        (EVENTS, {"freshness": 3600}, "takes a time"),
         (EVENTS, {"row_count": (None, None)}, "minimum and the maximum"),
         (EVENTS, {"row_count": (10, 5)}, "minimum and the maximum"),
         (EVENTS, {"unique": []}, "unique names no column"),

@@ -33,6 +33,7 @@ from dagster_delta import (
     DeltaTableComponent,
     S3StorageOptions,
 )
+from dagster_delta.errors import InvalidArgument
 from tests.orchestration.conftest import QUIET, library_error
 
 COMPONENTS = [
@@ -313,6 +314,16 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
     result = job.execute_in_process(instance=instance, run_config=QUIET)
     assert all(each.passed for each in result.get_asset_check_evaluations())
     assert defs.get_sensor_def("any")
+
+
+def test_the_tables_that_another_release_looked_for_are_looked_for_again(sandbox, tmp_path) -> None:
+    path = declare(sandbox, DeltaLakeComponent, {"root": "r"}, {"root": "r"})
+    state = tmp_path / "state.json"
+    state.write_text('{"root": "r", "tables": [{"uri": "r/a"}]}')
+    with sandbox.build_component_tree() as tree:
+        component = tree.load_component(path)
+        with pytest.raises(InvalidArgument, match="refresh-defs-state"):
+            component.build_defs_from_state(None, state)
 
 
 def test_a_lake_reports_its_health(sandbox, root, instance) -> None:

@@ -531,10 +531,17 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
         # What Spark hands over for CREATE TABLE, and for saveAsTable.
         ({"path": "t", "provider": "delta_log"}, "CREATE TEMPORARY VIEW"),
         ({"path": "t", "ignoreDelete": "true"}, "no option 'ignoreDelete'"),
-        ({"path": "t", "ignoreDeletes": "yes"}, r"Expected `bool`.*ignoreDeletes"),
-        ({"path": "t", "maxFilesPerTrigger": "0"}, r">= 1.*maxFilesPerTrigger"),
-        ({"path": "t", "maxBytesPerTrigger": "many"}, r"`int.*maxBytesPerTrigger"),
-        ({"path": "t", "startingVersion": "-1"}, "startingVersion"),
+        ({"path": "t", "ignoreDeletes": "yes"}, "ignoreDeletes is 'yes': Expected `bool`"),
+        (
+            {"path": "t", "maxFilesPerTrigger": "0"},
+            "maxFilesPerTrigger is '0': Expected `int` >= 1",
+        ),
+        (
+            {"path": "t", "maxBytesPerTrigger": "many"},
+            "maxBytesPerTrigger is 'many': Expected `int",
+        ),
+        ({"path": "t", "startingVersion": "-1"}, "startingVersion is '-1'"),
+        ({"path": "t", "versionAsOf": "null"}, "versionAsOf is 'null': Expected a value"),
         ({"path": "t", "partitionBy": "p,,q"}, "partitionBy"),
         ({"path": "t", "startingVersion": "1", "startingTimestamp": "2020-01-01"}, "not both"),
     ],

@@ -228,17 +228,22 @@ def _expectation_rules(
             lambda s, _: check_unique(s, columns),
         )
     if row_count is not None:
-        least, most = row_count
-        bounds = [bound for bound in (least, most) if bound is not None]
-        if not bounds or bounds != sorted(bounds):
+        pair = tuple(row_count) if isinstance(row_count, tuple | list) else ()
+        bounds = [bound for bound in pair if bound is not None]
+        if len(pair) != 2 or not bounds or bounds != sorted(bounds):
             raise InvalidArgument(
                 f"row_count is {row_count!r}, and takes the minimum and the maximum, of which one "
                 "may be None: (1, None)"
             )
+        least, most = pair
         rules["delta_row_count"] = _Rule(
             "The number of rows is within bounds.", lambda s, _: check_row_count(s, least, most)
         )
     if freshness is not None:
+        if not isinstance(freshness, dt.timedelta):
+            raise InvalidArgument(
+                f"freshness is {freshness!r}, and takes a time: dt.timedelta(hours=1)"
+            )
         rules["delta_freshness"] = _Rule(
             f"Rows have changed within the last {spell_age(freshness)}.",
             lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),

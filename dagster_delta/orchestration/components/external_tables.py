@@ -471,7 +471,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         """The assets of the discovered tables, with their checks, maintenance and sensor.
 
         Raises:
-            InvalidArgument: the attributes are inconsistent.
+            InvalidArgument: the attributes are inconsistent, or another release wrote the state.
         """
         if state_path is None:
             _log.warning(
@@ -479,7 +479,13 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
                 self.root,
             )
             return dg.Definitions()
-        discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
+        try:
+            discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
+        except msgspec.DecodeError as error:
+            raise InvalidArgument(
+                f"the tables below {self.root} were looked for by another release: run "
+                "`dg utils refresh-defs-state`"
+            ) from error
         specs = self._specs(discovery)
         if not specs:
             return dg.Definitions()
