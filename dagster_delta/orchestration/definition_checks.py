@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,8 +85,9 @@ class _StoredAsset:
 
 
 def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
-    """The assets that a DeltaIOManager stores. An asset with its options and no IO manager is
-    refused: Dagster would store its value in files of its own.
+    """The assets that a DeltaIOManager stores. An asset without an IO manager is refused if it has
+    options of one, or if the name of one is misspelled: Dagster would store its value in files of
+    its own.
     """
     resources = definitions.resources or {}
     named = [name for name, found in resources.items() if isinstance(found, DeltaIOManager)]
@@ -96,11 +98,14 @@ def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
         manager_key = definition.get_io_manager_key_for_asset_key(key)
         manager = resources.get(manager_key)
         given = sorted(ASSET_KEYS & (definition.metadata_by_key.get(key) or {}).keys() - _COMMON)
-        if given and manager_key not in resources:
+        meant = difflib.get_close_matches(manager_key, named, n=1, cutoff=0.8)
+        if manager_key not in resources and (given or meant):
+            other = (*meant, *named)[0]
+            why = f"has the option {given[0]}" if given else "returns a value"
             raise InvalidArgument(
-                f"asset {key.to_user_string()} has the option {given[0]}, and there is no resource "
-                f"{manager_key!r} to read it: give the DeltaIOManager that name instead of "
-                f"{named[0]!r}, or the asset io_manager_key={named[0]!r}"
+                f"asset {key.to_user_string()} {why}, and there is no resource {manager_key!r} for "
+                f"it: give the DeltaIOManager that name instead of {other!r}, or the asset "
+                f"io_manager_key={other!r}"
             )
         if isinstance(manager, DeltaIOManager) and definition.is_materializable:
             yield _StoredAsset(key, definition, manager_key, manager)

@@ -222,6 +222,14 @@ def test_options_that_no_io_manager_reads_are_refused():
     check_definitions(dg.Definitions([by_day], resources={"other": 1}))
 
 
+def test_a_misspelled_name_of_an_io_manager_is_refused():
+    lake = {"io_manger": DeltaIOManager(root_uri="lake")}
+    with pytest.raises(InvalidArgument, match="that name instead of 'io_manger'"):
+        check_definitions(dg.Definitions([asset("orders")], resources=lake))
+    files = {**lake, "io_manager": dg.FilesystemIOManager()}
+    check_definitions(dg.Definitions([asset("orders")], resources=files))
+
+
 def test_metadata_of_inputs_are_checked():
     @dg.asset(ins={"orders": dg.AssetIn("orders", metadata={"column": ["id"]})})
     def report(orders: pa.Table) -> pa.Table:

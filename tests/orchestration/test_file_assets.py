@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
-from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.incremental.file_assets import FileLoad
 from dagster_delta.orchestration.incremental.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
@@ -338,6 +338,34 @@ def test_names_of_columns_match_whatever_their_case(landing, put, run, tmp_path)
     assert codes == {1: "007", 2: "008", 3: "009", 4: "010"}
     put("e.json", '{"ID": 1, "id": 1}\n')
     with pytest.raises(DeltaError, match="several columns 'ID'"):
+        run(flights(landing))
+
+
+def test_new_fields_inside_of_a_column_are_added_or_refused(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"id": 1, "v": {"a": 1, "on": "2024-01-01"}, "l": [{"b": 1}]}\n')
+    columns = {"id": "BIGINT", "v": "STRUCT<a: INT, on: DATE>", "l": "ARRAY<STRUCT<b: BIGINT>>"}
+    run(flights(landing, columns=columns))
+    put("b.json", '{"id": 2, "v": {"a": 2, "c": 7}, "l": [{"b": 2, "d": "x"}]}\n', at=2000)
+    with pytest.raises(SchemaMismatch, match=r"l.element.d|v.c"):
+        run(flights(landing))
+    run(flights(landing, metadata={"schema_mode": "merge"}))
+    first, second = rows(tmp_path)
+    assert first["v"] == {"a": 1, "on": dt.date(2024, 1, 1), "c": None}
+    assert second["v"] == {"a": 2, "on": None, "c": 7}
+    assert second["l"] == [{"b": 2, "d": "x"}]
+    put("c.json", '{"id": 3, "v": {"A": 3}, "l": []}\n', at=3000)
+    with pytest.raises(DeltaError, match=r"column v\.a twice"):
+        run(flights(landing, metadata={"schema_mode": "merge"}))
+
+
+def test_an_unknown_encoding_is_refused_at_once(landing) -> None:
+    with pytest.raises(InvalidArgument, match="encoding of flights is 'utf9'"):
+        flights(landing, encoding="utf9")
+
+
+def test_a_line_that_is_null_is_no_row(landing, put, run, tmp_path) -> None:
+    put("a.json", 'null\n{"id": 1}\n')
+    with pytest.raises(DeltaError, match=r"a\.json .*a line is null"):
         run(flights(landing))
 
 

@@ -9,6 +9,7 @@ Spec: Transaction Identifiers.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -218,6 +219,12 @@ class _FilesAsset:
             raise InvalidArgument(
                 f"the delimiter of {name} is one character, not {self.zone.delimiter!r}"
             )
+        try:
+            codecs.lookup(self.zone.encoding)
+        except LookupError as error:
+            raise InvalidArgument(
+                f"the encoding of {name} is {self.zone.encoding!r}, which Python does not know"
+            ) from error
         # A misspelled choice must not load rows a second time, or no new ones.
         for option, value, choices in (
             ("mode", self.mode, get_args(LoadMode)),

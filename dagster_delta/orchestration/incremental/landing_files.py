@@ -285,8 +285,7 @@ class LandingFiles:
                 unexpected_field_behavior="ignore" if self.zone.columns is not None else "infer",
             ),
         )
-        known = {field.name: field for field in types}
-        schema = pa.schema([known.get(field.name, field) for field in lines.schema])
+        schema = pa.schema([_with_known_types(field, types) for field in lines.schema])
         return schema, _exact((_aligned(batch, schema) for batch in lines), schema, types)
 
 
@@ -337,6 +336,9 @@ def _first_keys(source: pa.NativeFile) -> list[str]:
     """The keys in the first block of a JSON file; none if it is no JSON, which Arrow explains."""
     keys: dict[str, None] = {}
     for line in source.read(_BLOCK_BYTES).splitlines():
+        if line.strip() == b"null":
+            # PyArrow 26 ends the process where it is the first line.
+            raise InvalidArgument("a line is null, and no object")
         # The block may end within a line.
         with suppress(msgspec.DecodeError):
             keys.update(dict.fromkeys(_JSON_OBJECT.decode(line)))
@@ -386,6 +388,27 @@ def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
+
+
+def _with_known_types(field: pa.Field, known: pa.Schema | pa.StructType) -> pa.Field:
+    """A field of a file with the known type. Fields inside of it that are new stay in it."""
+    index = known.get_field_index(field.name)
+    if index < 0:
+        return field
+    return field.with_type(_completed(known.field(index).type, field.type))
+
+
+def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(known) and pa.types.is_struct(found):
+        new = [field for field in found if known.get_field_index(field.name) < 0]
+        common = [field for field in found if known.get_field_index(field.name) >= 0]
+        typed = {field.name: _with_known_types(field, known) for field in common}
+        return pa.struct([*(typed.get(field.name, field) for field in known), *new])
+    if pa.types.is_list(known) and pa.types.is_list(found):
+        return pa.list_(_completed(known.value_type, found.value_type))
+    if pa.types.is_map(known) and pa.types.is_map(found):
+        return pa.map_(known.key_type, _completed(known.item_type, found.item_type))
+    return known
 
 
 def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
