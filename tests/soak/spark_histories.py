@@ -14,6 +14,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,8 @@ class _History:
                 engine = "spark"
                 found = _error(lambda: statement.run(DeltaTable(self.mine), engine))
         self.round.fault(f"{statement.kind}{'' if expected is None else ' refused'}")
+        if found is None and any(limit in str(expected) for limit in _REFUSED_THERE):
+            return False
         if (found is None) != (expected is None):
             who, error = ("delta-spark", expected) if expected else (engine, found)
             self.fail(
@@ -334,7 +337,12 @@ class _History:
 
     def data(self, select: str, engine: str) -> object:
         frame = self.session.sql(select)
-        return frame if engine == "spark" else frame.toArrow()
+        if engine == "spark":
+            return frame
+        try:
+            return frame.toArrow()
+        except pa.ArrowInvalid as error:
+            raise _NoDataError from error
 
     def listed(self) -> str:
         names = [name for name in self.columns if name not in ("id", "g")]
@@ -481,6 +489,18 @@ class _History:
         return _Statement("optimize", "OPTIMIZE {t}", lambda table, _: table.optimize())
 
 
+_REFUSED_THERE = (
+    # Here two rows of a source are refused where both would change one row.
+    "DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE",
+    "cannot translate expression to source filter",
+)
+"""What delta-spark alone refuses, and why no history goes on after it."""
+
+
+class _NoDataError(Exception):
+    """PySpark fails to make Arrow data of its own rows."""
+
+
 def _error(run: Callable[[], object]) -> Exception | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -502,9 +522,10 @@ def play_spark_round(round_: Round) -> None:
     before = {name: str(session.conf.get(name)) for name in SETTINGS}
     try:
         history = _History(round_, session)
-        for _ in range(6 if round_.short else STEPS):
-            if round_.is_over or not history.step():
-                return
+        with suppress(_NoDataError):
+            for _ in range(6 if round_.short else STEPS):
+                if round_.is_over or not history.step():
+                    return
     finally:
         for name, value in before.items():
             session.conf.set(name, value)
