@@ -231,7 +231,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
             storage[name[len(_STORAGE_PREFIX) :]] = text
         elif folded in _SPELLED:
             spelled = _SPELLED[folded]
-            values[spelled] = _READ.get(spelled, str)(text)
+            values[spelled] = _READ.get(spelled, _value)(text)
         else:
             raise InvalidArgument(
                 f"there is no option {name!r}: the options are "
@@ -242,19 +242,17 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         if values.keys() >= set(pair):
             raise InvalidArgument(f"pass {' or '.join(pair)}, not both")
     try:
-        found = msgspec.convert(values, SourceOptions, strict=False)
+        return msgspec.convert(values, SourceOptions)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
-        raise _wrong(re.findall(r"\w+", place)[0], values, problem) from error
-    for field in msgspec.structs.fields(SourceOptions):
-        # Where a value may be lacking, the text `null` is none.
-        if field.encode_name in values and getattr(found, field.name) is None:
-            raise _wrong(field.encode_name, values, "Expected a value")
-    return found
+        name = re.findall(r"\w+", place)[0]
+        raise InvalidArgument(f"the option {name} is {values[name]!r}: {problem}") from error
 
 
-def _wrong(name: str, values: Mapping[str, object], problem: str) -> InvalidArgument:
-    return InvalidArgument(f"the option {name} is {values[name]!r}: {problem}")
+def _value(text: str) -> object:
+    """A number, true or false, or the word in lower case."""
+    word = text.strip().lower()
+    return {"true": True, "false": False}.get(word, int(word) if word.isdecimal() else word)
 
 
 def _size_bytes(text: str) -> object:
@@ -269,12 +267,13 @@ _SPELLED = {
     if field.name != "storage_options"
 } | {"readchangedata": "readChangeFeed"}
 _READ: Mapping[str, Callable[[str], object]] = {
-    "startingVersion": str.lower,
+    **dict.fromkeys(
+        ("path", "timestampAsOf", "startingTimestamp", "replaceWhere", "userMetadata"), str
+    ),
     "maxBytesPerTrigger": _size_bytes,
-    "partitionOverwriteMode": str.lower,
     "partitionBy": lambda text: [name.strip() for name in text.split(",")],
 }
-"""How the text of an option is read, if its type alone does not say it."""
+"""How the text of an option is read, if it is no single word."""
 _ALTERNATIVES = (
     ("versionAsOf", "timestampAsOf"),
     ("startingVersion", "startingTimestamp"),

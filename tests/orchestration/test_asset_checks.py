@@ -376,10 +376,9 @@ def test_the_location_in_the_metadata_of_an_asset_is_that_of_its_table(checked):
     assert checked.evaluate(*checks)["delta_row_count"].passed
 
 
-def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
-    checks = delta_asset_checks(
-        ["raw", "flights"], table=checked.table.uri, row_count=(1, 2), constraints=False
-    )
+@pytest.mark.parametrize("key", [["raw", "flights"], ("raw", "flights"), "raw/flights"])
+def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked, key):
+    checks = delta_asset_checks(key, table=checked.table.uri, row_count=(1, 2), constraints=False)
     assert checked.evaluate(*checks)["delta_row_count"].passed
 
 

@@ -54,6 +54,7 @@ def test_a_directory_becomes_a_table_and_no_file_is_touched(tmp_path: Path) -> N
     assert table.version() == 0
     assert (table.metadata().name, table.metadata().configuration) == ("converted", {"a": "b"})
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
+    assert table.history()[0].operation_metrics == {"numConvertedFiles": "2"}
     assert len(stored_rows(table)) == 20
     assert table.snapshot().num_records == 20
     assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 20

@@ -230,3 +230,15 @@ def test_a_sidecar_checkpoint_is_whole_only_by_its_manifest() -> None:
     assert {f"_delta_log/_sidecars/{name}" for name in named} == set(sidecars)
     for name, sidecar in named.items():
         assert sidecar["sizeInBytes"] == len(table.store.read(f"_delta_log/_sidecars/{name}"))
+
+
+def test_no_sidecar_is_empty() -> None:
+    table = _new_table(LAYOUTS["sidecars"])
+    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_file=1)
+    sidecars = [path for path in _log(table.store) if "_sidecars" in path]
+    found = [pq.read_table(pa.BufferReader(table.store.read(path))) for path in sidecars]
+    assert min(rows.num_rows for rows in found) > 0
+    bound = table.snapshot().max_file_actions
+    assert len(found) < bound
+    live = Snapshot.load(table.store).live_files()
+    assert sum(rows["add"].is_valid().to_pylist().count(True) for rows in found) == live.num_rows

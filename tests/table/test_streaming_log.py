@@ -507,7 +507,7 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
             "MAXBYTESPERTRIGGER": "2g",
             "maxfilespertrigger": "7",
             "readChangeData": "TRUE",
-            "startingVersion": "LATEST",
+            "startingVersion": " LATEST ",
             "partitionBy": "p, q",
             "storage.aws_region": "eu-west-1",
         }
@@ -534,14 +534,16 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
         ({"path": "t", "ignoreDeletes": "yes"}, "ignoreDeletes is 'yes': Expected `bool`"),
         (
             {"path": "t", "maxFilesPerTrigger": "0"},
-            "maxFilesPerTrigger is '0': Expected `int` >= 1",
+            "maxFilesPerTrigger is 0: Expected `int` >= 1",
         ),
         (
             {"path": "t", "maxBytesPerTrigger": "many"},
             "maxBytesPerTrigger is 'many': Expected `int",
         ),
         ({"path": "t", "startingVersion": "-1"}, "startingVersion is '-1'"),
-        ({"path": "t", "versionAsOf": "null"}, "versionAsOf is 'null': Expected a value"),
+        ({"path": "t", "versionAsOf": "null"}, "versionAsOf is 'null': Expected `int"),
+        ({"path": "t", "versionAsOf": "1e3"}, "versionAsOf is '1e3'"),
+        ({"path": "t", "ignoreDeletes": "1"}, "ignoreDeletes is 1: Expected `bool`"),
         ({"path": "t", "partitionBy": "p,,q"}, "partitionBy"),
         ({"path": "t", "startingVersion": "1", "startingTimestamp": "2020-01-01"}, "not both"),
     ],

@@ -175,9 +175,8 @@ class Consumption:
         snapshot, columns = self.changes.snapshot, self.changes.columns
         where = self.consumer.where
         changes = UpstreamChanges(snapshot, (), where=where, columns=columns, refresh_reason=reason)
-        return replace(
-            self, changes=changes, progress=(*self.progress, *self.replaced), replaced=()
-        )
+        progress = (*self.progress, *self.replaced)
+        return Consumption(self.consumer, changes, progress, self.target)
 
     def without_changes(self, error: DeltaError) -> Consumption:
         """A full refresh instead of unreadable changes; reraises the error if the asset must

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from dagster import AssetDep, AssetKey, AssetsDefinition, AssetSpec, SourceAsset
+from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dagster_delta.errors import InvalidArgument
@@ -58,7 +58,9 @@ AssetReference: TypeAlias = (
 
 def asset_key_of(asset: AssetReference) -> AssetKey:
     """The key of an asset, of its spec, or of a value that Dagster converts to a key."""
-    return AssetDep(asset).asset_key
+    if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
+        return asset.key
+    return AssetKey.from_coercible(asset)
 
 
 def _listed(value: object) -> object:

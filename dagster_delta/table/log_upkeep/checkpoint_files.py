@@ -115,7 +115,8 @@ class _CheckpointFiles:
         self, paths: Sequence[str], others: pa.Table | None
     ) -> tuple[LastCheckpoint, list[int]]:
         """Store the file actions in files with these paths, after all other actions if they are
-        given; returns the hint, and the sizes of the files.
+        given; returns the hint, and the sizes of the files. A sidecar without any is not stored,
+        and its size is 0.
         """
         no_files = file_actions(self.empty)
         first = no_files if others is None else stack_actions([others, no_files])
@@ -133,6 +134,9 @@ class _CheckpointFiles:
                 add_clustered(files, actions, about)
             for file, sink, path in zip(files, sinks, paths, strict=True):
                 file.close()
+                if others is None and not file.num_actions:
+                    sizes.append(0)
+                    continue
                 is_local = isinstance(sink, str)
                 data = Path(sink).read_bytes() if is_local else sink.getvalue().to_pybytes()
                 # Every attempt at one version has the same contents: replacing a file is harmless.
@@ -158,6 +162,7 @@ class _CheckpointFiles:
         sidecars = [
             SidecarFile(path=name, size_in_bytes=size, modification_time_ms=self._now_ms, tags={})
             for name, size in zip(names, sizes, strict=True)
+            if size
         ]
         others = other_actions(self.empty, as_v2=True, sidecars=sidecars)
         manifest = encode_actions_file(stack_actions([others, file_actions(self.empty)]))

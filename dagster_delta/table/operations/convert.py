@@ -133,7 +133,7 @@ def convert_directory(
                 "collectStats": True,
                 "sourceFormat": "parquet",
             },
-            metrics={"num_Footers": len(files)},
+            metrics={"numConvertedFiles": len(files)},
             user_info=commit_info,
         )
     except CommitConflict:
