@@ -16,6 +16,8 @@ from dagster_delta import DeltaTable
 from dagster_delta.parquet import opened_file
 from tests.families import family
 
+pytestmark = pytest.mark.slow
+
 ROWS = 60_000
 LONG = "x" * 20_000
 MAX_MEGABYTES = 600

@@ -19,6 +19,8 @@ from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import commit, configuration, mapped_configuration, read, write
 from tests.engines.delta_values import PRIMITIVES, tables
 
+pytestmark = pytest.mark.slow
+
 
 def rows(table: pa.Table) -> list[str]:
     """Rows as text, in which NaN equals NaN and -0.0 differs from 0.0."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILES = sources.MAX_LOOKED_UP + 8
 PARTITIONS = ["a b", "ü✈", "50%", "x=y", "q'd", None, "plain"]
 
-pytestmark = pytest.mark.classic("a Connect server looks up the files itself")
+pytestmark = [pytest.mark.slow, pytest.mark.classic("a Connect server looks up the files itself")]
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from tests.sample_tables import VECTORS, rows
 from tests.table.handles import data_files, interrupted
 from tests.table.test_row_conflicts import make, referenced, values
 
+pytestmark = pytest.mark.slow
+
 ROW_IDS = {**VECTORS, "delta.enableRowTracking": "true"}
 
 
