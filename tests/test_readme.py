@@ -71,7 +71,8 @@ def test_an_asset_does_the_same_in_every_type(
         return pa.table({"tailnum": ["N10156", "N102UW"], "seats": [55, 182]})
 
     assets = [planes, run(code)["big_planes"]]
-    assert dg.materialize(assets, resources={"io_manager": DeltaIOManager(root_uri=str(tmp_path))})
+    manager = DeltaIOManager(root_uri=str(tmp_path))
+    assert dg.materialize(assets, resources={"io_manager": manager}).success
     rows = DeltaTable(str(tmp_path / "public/big_planes")).snapshot().scan().to_arrow()
     assert rows.to_pylist() == [{"tailnum": "N102UW", "seats": 182}]
 

@@ -353,7 +353,10 @@ def test_new_fields_inside_of_a_column_are_added_or_refused(landing, put, run, t
     assert first["v"] == {"a": 1, "on": dt.date(2024, 1, 1), "c": None}
     assert second["v"] == {"a": 2, "on": None, "c": 7}
     assert second["l"] == [{"b": 2, "d": "x"}]
-    put("c.json", '{"id": 3, "v": {"A": 3}, "l": []}\n', at=3000)
+    put("b2.json", '{"id": 3, "v": {"a": 3, "none": null}, "l": []}\n', at=2500)
+    run(flights(landing))
+    assert rows(tmp_path)[2] == {"id": 3, "v": {"a": 3, "on": None, "c": None}, "l": []}
+    put("c.json", '{"id": 4, "v": {"A": 4}, "l": []}\n', at=3000)
     with pytest.raises(DeltaError, match=r"column v\.a twice"):
         run(flights(landing, metadata={"schema_mode": "merge"}))
 

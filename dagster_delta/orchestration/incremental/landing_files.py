@@ -400,9 +400,10 @@ def _with_known_types(field: pa.Field, known: pa.Schema | pa.StructType) -> pa.F
 
 def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(known) and pa.types.is_struct(found):
-        new = [field for field in found if known.get_field_index(field.name) < 0]
-        common = [field for field in found if known.get_field_index(field.name) >= 0]
-        typed = {field.name: _with_known_types(field, known) for field in common}
+        typed = {field.name: _with_known_types(field, known) for field in found}
+        # What is new and has no value anywhere has no type either.
+        new = [field for name, field in typed.items() if name not in known.names]
+        new = [field for field in new if field.type != pa.null()]
         return pa.struct([*(typed.get(field.name, field) for field in known), *new])
     if pa.types.is_list(known) and pa.types.is_list(found):
         return pa.list_(_completed(known.value_type, found.value_type))
