@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -495,6 +495,38 @@ def test_a_partition_outside_of_the_asset_gets_no_run_and_a_warning(
     (warning,) = warnings
     assert "belong to no partition of the asset" in warning
     assert "1999-01-01" in warning
+
+
+def test_changes_of_a_day_that_has_not_ended_get_their_run_when_it_has(daemon, tmp_path) -> None:
+    uri = str(tmp_path / "lake" / "events")
+    now = datetime.now(UTC)
+    today, yesterday, far = (
+        (now + timedelta(days=days)).date().isoformat() for days in (0, -1, 30)
+    )
+    append(uri, 1, day=yesterday)
+    first_day = "2026-01-01"
+    days = dg.DailyPartitionsDefinition(first_day)
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day=today)
+    skipped = watch.tick()
+    assert not skipped.run_requests
+    assert f"until the time windows {today} have ended" in skipped.skip_reason.skip_message
+    append(uri, 3, day=yesterday)
+    append(uri, 4, day=today)
+    append(uri, 5, day=far)
+    assert [each.partition_key for each in watch.requests()] == [yesterday]
+    assert not watch.requests()
+    # The definition as it is tomorrow.
+    ended = dg.DailyPartitionsDefinition(first_day, end_offset=1)
+    tomorrow = daemon(uri, partitions_def=ended, partition_expr="day")
+    tomorrow.cursor = watch.cursor
+    (request,) = tomorrow.requests()
+    assert request.partition_key == today
+    assert request.run_key == f"{run_key(uri, 4)}:{today}"
+    assert request.tags["delta/from_version"] == "1"
+    assert request.tags["delta/to_version"] == "4"
+    assert not tomorrow.requests()
 
 
 def test_new_dynamic_partitions_are_requested_with_their_runs(daemon, instance, uri) -> None:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
+from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.partitions.partitions import (
     dimension_columns,
@@ -24,6 +25,7 @@ PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 
 _FIRST_YEAR = 1001
 """Dagster cannot read its own keys of years below 1000, in which a window of this one may begin."""
+_DAY_S = 86_400
 _MINUTE_S = 60
 """Windows are not shorter."""
 
@@ -34,6 +36,8 @@ class MappedKeys:
 
     keys: list[str] = field(default_factory=list)
     """Distinct keys, in the order of the table's partitions."""
+    later: list[str] = field(default_factory=list)
+    """Keys of time windows that have not ended, so that the asset does not have them yet."""
     unmapped: list[Mapping[str, str | None]] = field(default_factory=list)
     """Table partitions that belong to no partition of the asset."""
 
@@ -74,11 +78,25 @@ class PartitionMapping:
         mapped = MappedKeys()
         for values in partitions:
             found = self._keys(values, timestamp_columns)
-            keys = [key for key in found if _holds(self._partitions_def, key)]
-            if not keys:
+            keys = [key for key in found if self.has(key)]
+            later = [key for key in found if key not in keys and self._will_have(key)]
+            if not keys and not later:
                 mapped.unmapped.append(values)
             mapped.keys.extend(key for key in keys if key not in mapped.keys)
+            mapped.later.extend(key for key in later if key not in mapped.later)
         return mapped
+
+    def has(self, key: str) -> bool:
+        """Whether the asset has a partition, or gets it, as a dynamic one, when it is requested."""
+        return all(_has(*side) for side in self._sides(key))
+
+    def _will_have(self, key: str) -> bool:
+        return all(_has(*side) or _will_have(*side) for side in self._sides(key))
+
+    def _sides(self, key: str) -> list[tuple[dg.PartitionsDefinition[Any], str]]:
+        parts = keys_by_dimension(self._partitions_def, key)
+        dimensions = dimensions_of(self._partitions_def)
+        return [(definition, parts[name]) for name, definition in dimensions.items()]
 
     def dynamic_requests(
         self, keys: Iterable[str], instance: dg.DagsterInstance
@@ -111,13 +129,27 @@ class PartitionMapping:
         ]
 
 
-def _holds(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
-    parts = keys_by_dimension(definition, key)
-    # A missing dynamic partition is added.
-    return all(
-        isinstance(dimension, dg.DynamicPartitionsDefinition)
-        or dimension.has_partition_key(parts[name])
-        for name, dimension in dimensions_of(definition).items()
+def _has(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
+    return isinstance(definition, dg.DynamicPartitionsDefinition) or (
+        definition.has_partition_key(key)
+    )
+
+
+def _will_have(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
+    """Whether the key is that of a time window which has begun, or begins within a day: clocks and
+    time zones differ. What lies further ahead is more often a mistake.
+    """
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return False
+    try:
+        start = definition.time_window_for_partition_key(key).start
+    except (ValueError, OverflowError):
+        return False
+    last = definition.get_last_partition_window()
+    return (
+        (definition.start if last is None else last.end) <= start
+        and start.timestamp() < clock.now_ms() / 1000 + _DAY_S
+        and (definition.end is None or start < definition.end)
     )
 
 

@@ -423,15 +423,18 @@ class _Tick:
                 raise polled.error
             assert state is not None  # noqa: S101  there is one unless the poll failed
             events = self._commit_events(polled, state)
-            waiting, requests = self._run_requests(polled, state)
+            waiting, later, requests = self._run_requests(polled, state)
         except DeltaError as error:
             self._fail(polled.uri, error)
             return
         self.events += events
         self.requests += requests
-        self.tables[polled.uri] = TableState(log=state.log, waiting=waiting)
+        self.tables[polled.uri] = TableState(log=state.log, waiting=waiting, later=later)
         if waiting is not None:
             group, text = "Changes wait", f"{polled.uri}: {self._waiting_text(waiting)}"
+        elif later is not None and not requests:
+            ends = first_names(later.unsent_keys or (), _MAX_NAMED)
+            group, text = "Changes wait", f"{polled.uri}: until the time windows {ends} have ended"
         else:
             known = self.before.tables.get(polled.uri)
             group, text = _outcome(polled, state, known, is_reported=bool(events))
@@ -467,45 +470,73 @@ class _Tick:
 
     def _run_requests(
         self, polled: PollResult, state: TableState
-    ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
-        """The commits that still wait, and the runs to request now."""
-        watch, waiting, uri = self.watch, state.waiting, polled.uri
-        if waiting is None:
-            return None, []
+    ) -> tuple[WaitingChanges | None, WaitingChanges | None, list[dg.RunRequest]]:
+        """The commits that still wait, those that wait for a time window to end, and the runs to
+        request now.
+        """
+        watch, waiting, later, uri = self.watch, state.waiting, state.later, polled.uri
         if not watch.requests_runs:
-            self._add_partitions(self._keys(uri, state, waiting))
-            return None, []
-        room = watch.max_runs_per_tick - len(self.requests)
-        due = polled.was_requested or waiting.is_due(
-            self.now_ms,
-            minimum_rows=watch.minimum_rows,
-            minimum_age_seconds=watch.minimum_age_seconds,
-        )
-        if not due or room <= 0:
-            return waiting, []
-        keys = self._keys(uri, state, waiting)
+            if waiting is not None:
+                self._add_partitions(self._keys(uri, state, waiting)[0])
+            return None, None, []
+        room = max(0, watch.max_runs_per_tick - len(self.requests))
         requests = []
-        for key in keys[:room] if watch.mapping is not None else [None]:
-            changes = TableChanges.of(uri, waiting, key)
-            config = None if watch.run_config is None else watch.run_config(changes)
-            tags = {**watch.run_tags, **changes.tags}
-            requests.append(dg.RunRequest(changes.run_key, config, tags, partition_key=key))
-        self._add_partitions(keys[:room])
+        if later is not None and watch.mapping is not None:
+            known = later.unsent_keys or ()
+            ended = [key for key in known if watch.mapping.has(key)][:room]
+            requests += self._requests(uri, later, ended)
+            left = tuple(key for key in known if key not in ended)
+            later = msgspec.structs.replace(later, unsent_keys=left) if left else None
+            room -= len(ended)
+        due = waiting is not None and (
+            polled.was_requested
+            or waiting.is_due(
+                self.now_ms,
+                minimum_rows=watch.minimum_rows,
+                minimum_age_seconds=watch.minimum_age_seconds,
+            )
+        )
+        if waiting is None or not due or room <= 0:
+            return waiting, later, requests
+        keys, not_ended = self._keys(uri, state, waiting)
+        requests += self._requests(uri, waiting, keys[:room] if watch.mapping else [None])
+        if not_ended:
+            later = waiting.with_earlier(later, not_ended)
         if not keys[room:]:
-            return None, requests
+            return None, later, requests
         left = tuple(keys[room:])
-        return msgspec.structs.replace(waiting, unsent_keys=left, partitions=()), requests
+        return (
+            msgspec.structs.replace(waiting, unsent_keys=left, partitions=()),
+            later,
+            requests,
+        )
 
-    def _keys(self, uri: str, state: TableState, waiting: WaitingChanges) -> Sequence[str]:
-        """The changed partitions of the asset; none if it has no partitions."""
+    def _requests(
+        self, uri: str, waiting: WaitingChanges, keys: Sequence[str | None]
+    ) -> list[dg.RunRequest]:
+        requests = []
+        for key in keys:
+            changes = TableChanges.of(uri, waiting, key)
+            config = None if self.watch.run_config is None else self.watch.run_config(changes)
+            tags = {**self.watch.run_tags, **changes.tags}
+            requests.append(dg.RunRequest(changes.run_key, config, tags, partition_key=key))
+        self._add_partitions([key for key in keys if key is not None])
+        return requests
+
+    def _keys(
+        self, uri: str, state: TableState, waiting: WaitingChanges
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """The changed partitions of the asset, and those that it will have; none if it has no
+        partitions.
+        """
         if self.watch.mapping is None:
-            return ()
+            return (), ()
         if waiting.unsent_keys is not None:
-            return waiting.unsent_keys
+            return waiting.unsent_keys, ()
         timestamps = state.log.timestamp_columns or ()
         mapped = self.watch.mapping.map(waiting.partitions, timestamp_columns=timestamps)
         which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
-        if not mapped.keys and not mapped.unmapped:
+        if not (mapped.keys or mapped.later or mapped.unmapped):
             if not state.log.partition_columns:
                 raise InvalidArgument(
                     f"the table has no partition columns, so its commits do not show which "
@@ -521,7 +552,7 @@ class _Tick:
                 f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
                 f"the asset, and get no run: {named} ({which})"
             )
-        return mapped.keys
+        return mapped.keys, mapped.later
 
     def _add_partitions(self, keys: Sequence[str]) -> None:
         mapping = self.watch.mapping

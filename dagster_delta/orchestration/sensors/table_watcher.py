@@ -151,6 +151,22 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
             partitions=tuple(distinct.values()),
         )
 
+    def with_earlier(self, other: WaitingChanges | None, keys: Sequence[str]) -> WaitingChanges:
+        """These commits and other ones, for the partitions of both."""
+        if other is None:
+            return msgspec.structs.replace(self, unsent_keys=tuple(keys), partitions=())
+        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
+        return msgspec.structs.replace(
+            self,
+            from_version=min(self.from_version, other.from_version),
+            rows=rows,
+            operations=tuple(dict.fromkeys((*other.operations, *self.operations))),
+            committers=tuple(dict.fromkeys((*other.committers, *self.committers))),
+            change_files=tuple(dict.fromkeys((*other.change_files, *self.change_files))),
+            unsent_keys=tuple(dict.fromkeys((*(other.unsent_keys or ()), *keys))),
+            partitions=(),
+        )
+
     def is_due(
         self, now_ms: int, *, minimum_rows: int | None, minimum_age_seconds: float | None
     ) -> bool:
@@ -168,6 +184,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     log: LogCursor
     waiting: WaitingChanges | None = None
+    later: WaitingChanges | None = None
+    """Commits whose `unsent_keys` are time windows that have not ended yet."""
 
 
 class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -288,7 +306,7 @@ def _look(
                 seen_at_ms=now_ms,
             )
         waiting = waiting.absorb(included)
-    state = TableState(log=cursor, waiting=waiting)
+    state = TableState(log=cursor, waiting=waiting, later=known.later)
     is_missing = cursor.version == NOTHING_SEEN
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
 
