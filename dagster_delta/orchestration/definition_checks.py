@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from inspect import signature
@@ -20,6 +20,7 @@ from dagster_delta.orchestration.io.asset_options import (
     read_input_options,
 )
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.merge_config import sql_texts
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.table_metadata import (
@@ -28,6 +29,8 @@ from dagster_delta.orchestration.table_metadata import (
     columns_from_log,
     definition_metadata,
 )
+from dagster_delta.sql.parser import parse_syntax
+from dagster_delta.sql.tokens import GrammarUnknown
 from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.locations import local_root, scheme_of
 
@@ -134,7 +137,29 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
         select_partitions(partitions_def, (), options.partition_expr, asset=asset.name)
     if not _applies_changes(asset.definition):
         check_merge(options, metadata, asset=asset.name)
+    if options.merge_config is not None:
+        _check_sql(sql_texts(options.merge_config), f"the merge of asset {asset.name}")
+    for option in ("partition_by", "cluster_by"):
+        names = [name.lower() for name in getattr(options, option) or ()]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InvalidArgument(f"{option} of asset {asset.name} names {twice[0]!r} twice")
+    if options.partition_by and options.cluster_by:
+        raise InvalidArgument(
+            f"asset {asset.name} has partition_by and cluster_by: a table is either partitioned or "
+            "clustered; leave one out"
+        )
     return options
+
+
+def _check_sql(texts: Iterable[str | None], owner: str) -> None:
+    """Refuse what is no Spark SQL; Spark may know what is outside of the grammar known here."""
+    for text in filter(None, texts):
+        try:
+            parse_syntax(text)
+        except GrammarUnknown:
+            continue
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{owner}: {error.message}") from error
 
 
 def _applies_changes(definition: dg.AssetsDefinition) -> bool:
@@ -151,7 +176,8 @@ def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOMan
     for given in asset.definition.node_def.input_defs:
         key = asset.definition.keys_by_input_name.get(given.name)
         if key is not None and key in managers and given.input_manager_key is None:
-            read_input_options(given.metadata or {}, asset=key.to_user_string())
+            options = read_input_options(given.metadata or {}, asset=key.to_user_string())
+            _check_sql([options.where], f"where of an input of asset {asset.name}")
 
 
 def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:

@@ -182,6 +182,9 @@ def test_described_assets_run_and_are_found_by_jobs_sensors_and_checks(tmp_path)
         ({"mode": "merge", "merge_predicate": "t.id = s.id", "sort_by": "id"}, "support sort_by"),
         ({"mode": "merge"}, "predicate"),
         ({"merge_predicate": "t.id = s.id"}, "which does not merge"),
+        ({"mode": "merge", "merge_predicate": "t.id = = s.id"}, "merge of asset orders: this is"),
+        ({"partition_by": ["day", "Day"]}, "partition_by of asset orders names 'day' twice"),
+        ({"partition_by": ["day"], "cluster_by": ["id"]}, "either partitioned or clustered"),
     ],
 )
 def test_metadata_that_make_no_sense_are_refused(metadata, message):
@@ -236,6 +239,24 @@ def test_metadata_of_inputs_are_checked():
         raise AssertionError
 
     assert "did you mean 'columns'?" in refused(asset("orders"), report)
+
+    @dg.asset(ins={"orders": dg.AssetIn("orders", metadata={"where": "day > '2026-01-01"})})
+    def late(orders: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    assert "where of an input of asset late: this is not" in refused(asset("orders"), late)
+
+
+def test_sql_that_only_spark_knows_is_accepted():
+    clause = {"predicate": "regexp_count(s.v, 'a') > 1 AND s.a & 1 = 1"}
+    operations = {"when_matched_update": [{**clause, "updates": {"v": "try_add(t.v, s.v)"}}]}
+    merge = {"merge_type": "custom", "merge_operations_config": operations}
+    merge["predicate"] = "t.id = s.id"
+    check(asset("orders", metadata={"mode": "merge", "merge_config": merge}))
+    merge["merge_operations_config"]["when_matched_update"][0]["updates"]["v"] = "t.v +"
+    assert "merge of asset orders" in refused(
+        asset("orders", metadata={"mode": "merge", "merge_config": merge})
+    )
 
 
 @pytest.mark.parametrize("key", ["timestamp", "timestampAsOf", "versionAsOf"])

@@ -75,7 +75,7 @@ def test_each_file_is_loaded_once(landing, put, run, tmp_path) -> None:
     first = run(flights(landing))
     assert (first["delta/source_files"], first["delta/rows_written"]) == (1, 2)
     again = run(flights(landing))
-    assert again["delta/skipped"] == "all 1 files were loaded before"
+    assert again["delta/skipped"] == "no file is new: 1 file loaded before"
     assert again["delta/version"] == 0
     put("sub/b.csv", "day,id\n2024-01-03,3\n", at=900)
     second = run(flights(landing))
@@ -305,7 +305,7 @@ def test_no_file_is_loaded_by_two_runs_at_once(landing, put, run, tmp_path, monk
         return write(*arguments)
 
     monkeypatch.setattr(FileLoad, "write", slow)
-    assert run(flights(landing))["delta/skipped"] == "all 1 files were loaded before"
+    assert run(flights(landing))["delta/skipped"] == "no file is new: 1 file loaded before"
     assert rows(tmp_path) == [{"id": 1}]
 
 
@@ -468,6 +468,47 @@ def test_numbers_are_no_times(landing, put, run) -> None:
     put("a.csv", "at\n1700000000\n")
     with pytest.raises(DeltaError, match="column at has numbers"):
         run(flights(landing, columns={"at": "TIMESTAMP"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('id,v\n1,"O\\"Neil"\n', r"backslash stands before a quote"),
+        ('v,id\n"x, \\"y\\"",1\n', r"backslash stands before a quote"),
+        ("v\n1e400\n", "column v has the number inf"),
+    ],
+)
+def test_csv_values_that_would_be_misread_are_refused(landing, put, run, text, said) -> None:
+    put("a.csv", text)
+    with pytest.raises(DeltaError, match=said):
+        run(flights(landing))
+
+
+def test_a_backslash_that_ends_a_value_is_text(landing, put, run, tmp_path) -> None:
+    put("a.csv", 'v,id\n"C:\\dir\\",1\n24\\" wheel,2\n"a\\""b",3\n')
+    run(flights(landing))
+    assert {row["v"] for row in rows(tmp_path)} == {"C:\\dir\\", '24\\" wheel', 'a\\"b'}
+
+
+def test_times_of_json_have_an_offset_or_none(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"at": "2026-03-01T10:00:00"}\n{"at": "2026-03-01T10:00:00+02:00"}\n')
+    with pytest.raises(DeltaError, match="expected a zone offset"):
+        run(flights(landing))
+    put("a.json", '{"at": "2026-03-01T10:00:00Z"}\n{"at": "2026-03-01T10:00:00+02:00"}\n')
+    for _ in range(2):
+        # The second time, the type is that of the table.
+        run(flights(landing, changed_files="load"))
+        put("a.json", '{"at": "2026-03-01T10:00:00+02:00"}\n{"at": null}\n', at=2000)
+    assert sorted(str(row["at"]) for row in rows(tmp_path)) == [
+        *("2026-03-01 08:00:00", "2026-03-01 08:00:00", "2026-03-01 10:00:00", "None"),
+    ]
+    put("b.json", '{"since": "2026-03-01T10:00:00"}\n')
+    with pytest.raises(DeltaError, match="expected a zone offset"):
+        run(
+            flights(
+                landing, "b.json", columns={"since": "TIMESTAMP"}, metadata={"schema_mode": "merge"}
+            )
+        )
 
 
 def test_files_whose_columns_have_different_types_ask_for_types(landing, put, run) -> None:

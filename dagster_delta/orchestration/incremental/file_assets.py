@@ -303,7 +303,7 @@ class FileLoad(AssetValue):
         """Why no file is loaded."""
         if not self.matching:
             return self.new.waits_for or f"no file matches {self.new.zone.source}"
-        return f"all {self.matching} files were loaded before"
+        return f"no file is new: {counted(self.matching, 'file')} loaded before"
 
     @property
     def metadata(self) -> dict[str, object]:

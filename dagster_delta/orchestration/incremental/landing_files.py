@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -35,6 +35,7 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     "jsonl": "json",
     "ndjson": "json",
 }
+_ESCAPED_QUOTE = b'\\"'
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
 # Several spellings of one location.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
@@ -204,20 +205,31 @@ class LandingFiles:
                 # A merge leaves a column that no file has as it is.
                 types = pa.schema([field for field in types if field.name in theirs])
             given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
-            # Read again, because the types of columns are found by the names in the file.
-            with self.store.open_input(file.path) as raw:
-                schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
+            # Read again, because the types of columns are found by the names in the file; and once
+            # more with times of JSON as text, since Arrow mixes those with and without an offset.
+            with ExitStack() as opened:
+                for _ in range(2):
+                    raw = opened.enter_context(self.store.open_input(file.path))
+                    schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
+                    named = {field.name for field in given}
+                    times = [field for field in schema if field.type == pa.timestamp("s")]
+                    new = [field for field in times if field.name not in named]
+                    if kind != "json" or not new:
+                        break
+                    given += [field.with_type(pa.timestamp("us")) for field in new]
                 names = [ours.get(name.lower(), name) for name in schema.names]
                 fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
                 yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
         except (pa.ArrowException, OSError, ValueError) as error:
-            spelling = "`encoding` or `delimiter`" if kind == "csv" else "`encoding`"
+            spelling, texts = "`encoding`", "where a column has one kind of value in all lines"
+            if kind == "csv":
+                spelling, texts = "`encoding` or `delimiter`", "where STRING takes any text"
             cause = re.sub(r"CSV column #(\d+)", _counted_column, str(error))
             raise InvalidArgument(
                 f"{self.uri(file)} cannot be loaded as {kind} ({cause}): mend the file, move it "
                 f"away, name its {spelling}, or give its columns and their types in `columns`, "
-                f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and where STRING "
-                "takes any text; no file of this run was loaded"
+                f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and {texts}; "
+                "no file of this run was loaded"
             ) from error
 
     def _check_columns(self, names: Sequence[str], kind: FileFormat) -> None:
@@ -269,13 +281,13 @@ class LandingFiles:
         source = _utf8(source, self.zone.encoding)
         if kind == "csv":
             rows = csv.open_csv(
-                _with_end(source, _END_OF_CSV),
+                _with_end(source, _END_OF_CSV, self.zone.delimiter),
                 csv.ReadOptions(block_size=_BLOCK_BYTES),
                 csv.ParseOptions(delimiter=self.zone.delimiter, newlines_in_values=True),
                 _csv_types(types),
             )
             return rows.schema, _exact(map(_with_closed_quotes, rows), rows.schema, types)
-        texts = pa.schema([(field.name, _with_dates_as_text(field.type)) for field in types])
+        texts = pa.schema([(field.name, _as_text(field.type)) for field in types])
         lines = json.open_json(
             source,
             json.ReadOptions(block_size=_BLOCK_BYTES),
@@ -353,7 +365,7 @@ def _exact(
     for batch in batches:
         for name in inferred:
             for values in _doubles(batch[name]):
-                largest = pc.max(pc.abs(values.filter(pc.is_finite(values)))).as_py()
+                largest = pc.max(pc.abs(values.filter(pc.invert(pc.is_nan(values))))).as_py()
                 if largest is not None and largest >= _EXACT_IN_DOUBLE:
                     raise InvalidArgument(
                         f"column {name} has the number {largest:g}, and a DOUBLE may have lost "
@@ -412,6 +424,11 @@ def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     return known
 
 
+def _as_text(data_type: pa.DataType) -> pa.DataType:
+    """The type in which a column of JSON is read: that of times in it is not looked at by Arrow."""
+    return pa.string() if pa.types.is_timestamp(data_type) else _with_dates_as_text(data_type)
+
+
 def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
     """The type, with text for dates: Arrow reads dates from JSON as numbers only."""
     if pa.types.is_date(data_type):
@@ -437,11 +454,24 @@ def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
     return pa.transcoding_input_stream(source, known, "utf-8")
 
 
-def _with_end(source: pa.NativeFile, end: bytes) -> pa.NativeFile:
-    """A stream of the bytes of `source`, and then of `end`."""
-    rest = [end]
+def _with_end(source: pa.NativeFile, end: bytes, delimiter: str) -> pa.NativeFile:
+    """A stream of the bytes of `source`, and then of `end`. Refuses a backslash before a quote
+    within a value, as Spark and MySQL write it: for Arrow the value ends there.
+    """
+    rest, last_line, mark = [end], [b""], re.escape(delimiter.encode())
+    escaped = re.compile(
+        rb'(?:^|[\r\n]|%b)"(?:[^"\\]|""|\\[^"])*\\"(?:[^"\r\n](?<!%b))' % (mark, mark)
+    )
 
     def ended(data: pa.Buffer) -> pa.Buffer | bytes:
+        text = last_line[0] + data.to_pybytes()
+        if _ESCAPED_QUOTE in text and (found := escaped.search(text)):
+            value = found[0].decode(errors="replace").strip()[-80:]
+            raise InvalidArgument(
+                f"a backslash stands before a quote, in {value}: such a quote has to be written "
+                "twice, in Spark by the option escape='\"'"
+            )
+        last_line[0] = text[text.rfind(b"\n") + 1 :]
         # At the end, Arrow asks again until nothing comes.
         return rest.pop() if rest and not data.size else data
 
@@ -468,9 +498,19 @@ def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             # Their unit is not known: Arrow would read seconds since 1970 as microseconds.
             raise InvalidArgument(f"column {given.name} has numbers, and {wanted} needs times")
     columns = [
-        batch.column(field.name).cast(field.type)
+        _cast(batch.column(field.name), field.type)
         if field.name in names
         else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The values in a type; times with an offset, if all have one, become those of UTC."""
+    try:
+        return values.cast(wanted)
+    except pa.ArrowInvalid:
+        if not (pa.types.is_string(values.type) and pa.types.is_timestamp(wanted)):
+            raise
+        return values.cast(pa.timestamp("us", "UTC")).cast(wanted)

@@ -91,6 +91,15 @@ class MergeConfig(KnownFieldsOnly, Config):
     them."""
 
 
+def sql_texts(config: MergeConfig) -> Iterator[str | None]:
+    """The Spark SQL in a configuration."""
+    yield config.predicate
+    for _, clauses in config.merge_operations_config or ():
+        for clause in clauses or ():
+            yield clause.predicate
+            yield from getattr(clause, "updates", {}).values()
+
+
 def match_on(keys: Iterable[str]) -> str:
     """The condition that rows of the table `t` and the source `s` have the same keys. Nulls are
     keys like others: otherwise every run would add a row with a null key again.
