@@ -32,7 +32,6 @@ from dagster_delta.evolution.dependants import (
 from dagster_delta.evolution.merge_schema import records_versions, widened_field
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.plan_report import describe_field
-from dagster_delta.evolution.properties import FEED_COLUMNS
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
@@ -110,12 +109,6 @@ class AddColumn(SchemaAction, frozen=True):
 
     def _check_new(self, draft: SchemaDraft, path: ColumnPath) -> None:
         column = dotted(path)
-        if draft.configuration.change_data_feed_enabled and path[0].casefold() in FEED_COLUMNS:
-            raise InvalidArgument(
-                f"{column} is the name of a column of the change data feed, which the table "
-                "enables; choose another name",
-                column=column,
-            )
         is_reached = is_reached_through_structs(draft.schema, path)
         if (
             self.default is not None

@@ -13,7 +13,7 @@ The mark, a table property, and the tags of data files are all that a process ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
@@ -44,7 +44,7 @@ from dagster_delta.evolution.dependants import (
 )
 from dagster_delta.evolution.plan import ColumnChangePlan, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
-from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY
+from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY, column_names
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata, Protocol
 from dagster_delta.protocol.features.column_change import (
@@ -124,12 +124,10 @@ def plan_column_change(
     request: ColumnChangeRequest,
     *,
     change_id: str,
-    new_name: Callable[[], str],
     dry_run: bool = False,
 ) -> ColumnChangePlan:
     """The plan of a change, checked against everything that depends on the column. `change_id` is
-    unique among all changes; `new_name` makes physical column names that were never used before. A
-    dry run lists switches that are off, instead of refusing.
+    unique among all changes. A dry run lists switches that are off, instead of refusing.
     """
     running = ColumnChange.of(configuration)
     if running is not None:
@@ -143,13 +141,11 @@ def plan_column_change(
     _check_types(place, request)
     _check_request(request, place, configuration.schema)
     _refuse_bound_column(configuration, place.path)
-    draft = SchemaDraft(
-        configuration, new_name, enable_features=request.enable_features, dry_run=dry_run
-    )
+    draft = SchemaDraft(configuration, enable_features=request.enable_features, dry_run=dry_run)
     _switch_on(draft, request)
     enabled, field_metadata = _redefinition(draft, request, place)
     source = enabled.schema.field(place.path[0])
-    shadow, highest = _shadow(enabled, place.path, request, new_name)
+    shadow, highest = _shadow(enabled, place.path, request)
     source_id = field_id(source)
     assert source_id is not None  # noqa: S101  every column of a mapped table has one
     moved, renamed = request.last(actions.MoveColumn), request.last(actions.RenameColumn)
@@ -290,10 +286,7 @@ def _redefinition(
 
 
 def _shadow(
-    configuration: TableConfiguration,
-    path: ColumnPath,
-    request: ColumnChangeRequest,
-    new_name: Callable[[], str],
+    configuration: TableConfiguration, path: ColumnPath, request: ColumnChangeRequest
 ) -> tuple[StructField, int]:
     """The top-level column after the change, with new physical names at every depth, and the
     highest id.
@@ -308,11 +301,12 @@ def _shadow(
     retyped = cast("StructType", change_type_at(source, path, lambda _: request.new_type))
     if (redefined := request.last(actions.SetNullable)) is not None:
         retyped = with_nullability(retyped, path, redefined.nullable)
+    highest = configuration.properties.column_mapping_max_column_id
     mapped, highest = assign_column_mapping(
         map_fields(retyped, lambda field: replace(field, metadata=_metadata(field, own=False))),
         configuration.column_mapping_mode,
-        max_column_id=configuration.properties.column_mapping_max_column_id,
-        new_name=new_name,
+        max_column_id=highest,
+        new_name=column_names(configuration.metadata.id, highest),
     )
     return mapped.fields[0], highest
 

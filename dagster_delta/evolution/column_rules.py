@@ -25,9 +25,10 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.statistics.statistics import statistics_columns
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
+_VOID = PrimitiveType("void")
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 # Files of unmapped tables use the logical names, and Spark's Parquet readers refuse other
 # characters.
-_VOID = PrimitiveType("void")
 _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 
 
@@ -164,6 +165,20 @@ def check_column_names(
                 "delta.columnMapping.mode = name (table_properties of the DeltaIOManager, or "
                 "properties of DeltaTable.create)",
                 column=column,
+            )
+
+
+def check_feed_names(schema: StructType, *, known: StructType | None = None) -> None:
+    """Refuse columns with the names of those of the change data feed, unless they are in the known
+    schema.
+    """
+    for field in schema:
+        is_known = known is not None and known.get(field.name) is not None
+        if field.name.casefold() in _FEED_COLUMNS and not is_known:
+            raise InvalidArgument(
+                f"column {field.name} has the name of a column of the change data feed, which the "
+                "table enables (delta.enableChangeDataFeed); rename it, or choose another name",
+                column=field.name,
             )
 
 

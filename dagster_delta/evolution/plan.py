@@ -325,8 +325,6 @@ class SchemaDraft:
     """The table after the actions so far, and what the caller allows."""
 
     configuration: TableConfiguration
-    new_name: Callable[[], str]
-    """Makes physical column names that were never used before."""
     existing_rows: ExistingRows = "rewrite"
     enable_features: bool = False
     """Whether features that affect other clients of the table may be enabled as needed."""
@@ -374,10 +372,7 @@ class SchemaDraft:
     ) -> None:
         """Set another logical schema. Raises InvalidArgument if it is invalid."""
         self.configuration = with_schema(
-            self.configuration,
-            schema,
-            partition_columns=partition_columns,
-            new_name=self.new_name,
+            self.configuration, schema, partition_columns=partition_columns
         )
 
     def set_properties(self, properties: Mapping[str, object]) -> None:

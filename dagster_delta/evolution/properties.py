@@ -11,6 +11,7 @@ In-Commit Timestamps.
 from __future__ import annotations
 
 import difflib
+import itertools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
@@ -19,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.column_rules import check_feed_names
 from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     required_features,
@@ -117,15 +119,23 @@ _SPELLINGS = {name.lower(): name for name in _SETTABLE}
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
-FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
-"""Columns of the change data feed, in lower case."""
 
 _VERSION_KEYS = ("delta.minReaderVersion", "delta.minWriterVersion")
 _VERSION_PAIRS = ((1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7))
 
 
+def column_names(table_id: str, max_column_id: int) -> Callable[[], str]:
+    """Gives physical names for the columns after the largest column id of a table.
+
+    Ids are never reused, so the names are unique in the table. The same change planned twice, by
+    one writer or by two, has the same names, so both can use the files written for it.
+    """
+    numbers, prefix = itertools.count(1), f"{table_id}/{max_column_id}"
+    return lambda: f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{prefix}/{next(numbers)}')}"
+
+
 def new_column_name() -> str:
-    """A physical column name that no other column ever had."""
+    """A name that no column of a data file ever had."""
     return f"col-{uuid.uuid4()}"
 
 
@@ -203,7 +213,11 @@ def _finish(
     if planned.column_mapping_mode != "none" and starts_mapping:
         # Existing data files have their columns under their logical names.
         schema = map_columns(
-            planned.schema, wanted, nested_ids=is_iceberg_v2, keep_logical_names=True
+            planned.schema,
+            wanted,
+            old.metadata.id,
+            nested_ids=is_iceberg_v2,
+            keep_logical_names=True,
         )
         schema_string = schema.to_json()
     if planned.supports("rowTracking"):
@@ -226,13 +240,13 @@ def _finish(
 def map_columns(
     schema: StructType,
     properties: dict[str, str],
-    new_name: Callable[[], str] = new_column_name,
+    table_id: str,
     *,
     nested_ids: bool,
     keep_logical_names: bool = False,
 ) -> StructType:
     """The schema with the ids and physical names that the mapping mode among the properties asks
-    for; the largest id becomes one of the properties.
+    for; the largest id becomes one of the properties. `table_id` is empty for a new table.
     """
     parsed = TableProperties.parse(properties)
     if parsed.column_mapping_mode != "none":
@@ -240,7 +254,7 @@ def map_columns(
             schema,
             parsed.column_mapping_mode,
             max_column_id=parsed.column_mapping_max_column_id,
-            new_name=new_name,
+            new_name=column_names(table_id, parsed.column_mapping_max_column_id),
             keep_logical_names=keep_logical_names,
             nested_ids=nested_ids,
         )
@@ -250,22 +264,12 @@ def map_columns(
 
 def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
     if new.change_data_feed_enabled and not old.change_data_feed_enabled:
-        _refuse_feed_columns(new.schema)
+        check_feed_names(new.schema)
     named = new.properties.data_skipping_stats_columns
     if named is not None and named != old.properties.data_skipping_stats_columns:
         for path in named:
             _refuse_missing_column(new.schema, path)
     check_iceberg_compat(new)
-
-
-def _refuse_feed_columns(schema: StructType) -> None:
-    taken = [field.name for field in schema if field.name.lower() in FEED_COLUMNS]
-    if taken:
-        raise InvalidArgument(
-            f"delta.enableChangeDataFeed needs the names {', '.join(FEED_COLUMNS)}, and the table "
-            f"has a column {taken[0]}; rename it first",
-            column=taken[0],
-        )
 
 
 def _refuse_missing_column(schema: StructType, path: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ Tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +15,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_rules import (
     check_column_names,
     check_column_types,
+    check_feed_names,
     check_nesting,
     resolve_partition_columns,
 )
@@ -88,67 +89,62 @@ def define_table(
     *,
     table_id: str,
     created_time_ms: int,
-    new_name: Callable[[], str] = new_column_name,
     replaces: TableConfiguration | None = None,
 ) -> TableConfiguration:
     """The configuration of a new table, under the lowest protocol that it needs.
 
     A replaced table keeps its id, its creation time and at least its protocol: older versions stay
-    readable by time travel. `new_name` makes physical column names that were never used before.
+    readable by time travel.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
     comment = properties.pop(COMMENT_KEY, None)
     description = comment if definition.description is None else definition.description
     check_nesting(definition.schema)
     schema = _clean(definition.schema)
-    check_column_types(schema)
-    if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
-        # Import late: it loads the SQL parser, which other tables do not need.
-        from dagster_delta.evolution.column_definition import check_column_values
-
-        check_column_values(schema)
-    partition_columns = resolve_partition_columns(schema, definition.partition_by)
-    _refuse_partitions_of_one_row(schema, partition_columns)
     protocol = _protocol(schema, properties, replaces)
     configuration = {key: properties[key] for key in properties if not is_protocol_property(key)}
-    asked = TableProperties.parse(configuration)
-    check_column_names(schema, asked.column_mapping_mode)
-    if asked.column_mapping_mode != "none" and replaces is not None:
+    is_mapped = TableProperties.parse(configuration).column_mapping_mode != "none"
+    if is_mapped and replaces is not None:
         # Spec: an id is never used again.
         highest = replaces.properties.column_mapping_max_column_id
         configuration[MAX_COLUMN_ID_KEY] = str(highest)
-    nested_ids = asked.enable_iceberg_compat_v2
-    schema = map_columns(schema, configuration, new_name, nested_ids=nested_ids)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
     configuration |= _kept(replaces, CHECKPOINT_PROTECTION_KEY)
     if "rowTracking" in effective_features(protocol):
         kept = _kept(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
-        configuration = with_materialized_columns(kept | configuration, new_name)
-    defined = TableConfiguration(
-        protocol,
-        Metadata(
-            id=old.id if old else table_id,
-            name=definition.name,
-            description=description,
-            format=Format(),
-            schema_string=schema.to_json(),
-            partition_columns=partition_columns,
-            created_time_ms=old.created_time_ms if old else created_time_ms,
-            configuration=configuration,
-        ),
+        configuration = with_materialized_columns(kept | configuration, new_column_name)
+    empty = Metadata(
+        # The names of its columns in files depend on it, and are the same in the next attempt.
+        id=old.id if old else "",
+        name=definition.name,
+        description=description,
+        format=Format(),
+        schema_string=StructType(()).to_json(),
+        partition_columns=(),
+        created_time_ms=old.created_time_ms if old else created_time_ms,
+        configuration=configuration,
     )
+    without_columns = TableConfiguration(protocol, empty)
+    defined = with_schema(without_columns, schema, partition_columns=definition.partition_by)
+    if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
+        # Import late: it loads the SQL parser, which other tables do not need.
+        from dagster_delta.evolution.column_definition import check_column_values
+
+        check_column_values(schema)
+    _refuse_partitions_of_one_row(defined)
     _check_iceberg_compat(defined, replaces)
-    return defined
+    metadata = msgspec.structs.replace(defined.metadata, id=old.id if old else table_id)
+    return TableConfiguration(defined.protocol, metadata)
 
 
-def _refuse_partitions_of_one_row(schema: StructType, partition_columns: Sequence[str]) -> None:
-    for name in partition_columns:
-        if START_KEY in schema.field(name).metadata:
+def _refuse_partitions_of_one_row(configuration: TableConfiguration) -> None:
+    for field in configuration.partition_schema:
+        if START_KEY in field.metadata:
             raise InvalidArgument(
-                f"{name} is an identity column, so each row would be a partition of its own: leave "
-                "it out of partition_by",
-                column=name,
+                f"{field.name} is an identity column, so each row would be a partition of its own: "
+                "leave it out of partition_by",
+                column=field.name,
             )
 
 
@@ -157,7 +153,6 @@ def with_schema(
     schema: StructType,
     *,
     partition_columns: Sequence[str] | None = None,
-    new_name: Callable[[], str],
 ) -> TableConfiguration:
     """The configuration of a table under another logical schema; itself if nothing changes.
 
@@ -170,9 +165,11 @@ def with_schema(
     check_nesting(schema, known=configuration.schema)
     check_column_types(schema, known=configuration.schema)
     check_column_names(schema, mode, known=configuration.schema)
+    if configuration.change_data_feed_enabled:
+        check_feed_names(schema, known=configuration.schema)
     if mode != "none":
         nested_ids = iceberg_compat_version(configuration) == 2
-        schema = map_columns(schema, properties, new_name, nested_ids=nested_ids)
+        schema = map_columns(schema, properties, metadata.id, nested_ids=nested_ids)
     schema = with_followed_limits(schema, configuration.schema)
     names = resolve_partition_columns(
         schema, metadata.partition_columns if partition_columns is None else partition_columns
@@ -202,7 +199,7 @@ def _with_implied(properties: dict[str, str]) -> dict[str, str]:
 
 def _check_iceberg_compat(new: TableConfiguration, old: TableConfiguration | None) -> None:
     check_iceberg_compat(new)
-    if old is None or iceberg_compat_version(new) is None:
+    if old is None or not old.schema.fields or iceberg_compat_version(new) is None:
         return
     if old.metadata.partition_columns != new.metadata.partition_columns:
         # Spec: writers MUST block replacing a partitioned table by one with other partitioning.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -40,21 +39,12 @@ def table(
 ) -> TableConfiguration:
     schema = parse_type(columns) if isinstance(columns, str) else columns
     assert isinstance(schema, StructType)
-    return define_table(
-        TableDefinition(schema, partition_by, properties),
-        table_id="id",
-        created_time_ms=0,
-        new_name=names(),
-    )
-
-
-def names() -> Any:
-    counter = itertools.count()
-    return lambda: f"col-{next(counter)}"
+    definition = TableDefinition(schema, partition_by, properties)
+    return define_table(definition, table_id="id", created_time_ms=0)
 
 
 def plan(configuration: TableConfiguration, sql: str, **options: Any) -> SchemaChangePlan:
-    return plan_schema_changes(SchemaDraft(configuration, names(), **options), parse_alter(sql))
+    return plan_schema_changes(SchemaDraft(configuration, **options), parse_alter(sql))
 
 
 def schema_after(configuration: TableConfiguration, sql: str, **options: Any) -> str:
@@ -133,8 +123,12 @@ def test_a_column_that_is_there_may_be_no_error() -> None:
 
 
 def test_names_of_the_change_data_feed_are_taken() -> None:
+    fed = {"delta.enableChangeDataFeed": "true"}
+    for sql in ("ADD _change_type INT", "RENAME id TO _commit_version"):
+        with pytest.raises(InvalidArgument, match="change data feed"):
+            plan(table(properties={**fed, **MAPPED}), sql)
     with pytest.raises(InvalidArgument, match="change data feed"):
-        plan(table(properties={"delta.enableChangeDataFeed": "true"}), "ADD _change_type INT")
+        table("STRUCT<id: INT, _commit_timestamp: LONG>", fed)
 
 
 # Column mapping

@@ -46,7 +46,6 @@ def configuration(partition_by: Sequence[str], base: str = "TIMESTAMP") -> Table
         TableDefinition(schema_of_columns(columns), partition_by),
         table_id="t",
         created_time_ms=0,
-        new_name=str,
     )
 
 

@@ -75,7 +75,6 @@ from dagster_delta.table.operations.existing_rows import (
     older_files,
     outdated_files,
 )
-from dagster_delta.table.operations.write_planning import physical_names
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.retries import (
     run_with_retries,
@@ -217,7 +216,6 @@ class _SchemaChange:
         options = self.options
         draft = SchemaDraft(
             configuration,
-            physical_names(configuration),
             existing_rows=options.existing_rows,
             enable_features=options.enable_features,
             dry_run=options.dry_run,

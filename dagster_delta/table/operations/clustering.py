@@ -13,7 +13,6 @@ from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMis
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.plan import SchemaDraft
-from dagster_delta.evolution.properties import new_column_name
 from dagster_delta.evolution.table_actions import ClusterBy
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -36,7 +35,7 @@ def define_clustering(
 def _clustered_by(
     configuration: TableConfiguration, columns: tuple[ColumnPath, ...]
 ) -> tuple[TableConfiguration, DomainMetadata]:
-    draft = SchemaDraft(configuration, new_column_name)
+    draft = SchemaDraft(configuration)
     ClusterBy(columns).apply(draft)
     return draft.configuration, draft.domains[CLUSTERING_DOMAIN]
 

@@ -36,7 +36,6 @@ from dagster_delta.evolution.column_change import (
 )
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
-from dagster_delta.evolution.properties import new_column_name
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
@@ -173,7 +172,6 @@ def plan_for(
         configuration or snapshot.configuration,
         request,
         change_id=uuid.uuid4().hex,
-        new_name=new_column_name,
         dry_run=dry_run,
     )
     sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()

@@ -5,9 +5,8 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from dagster_delta.engines.plans import Constraint, WriteSpec
@@ -90,24 +89,6 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
                 raise InvalidArgument(f"{option} is a list of columns; write [{columns!r}]")
 
 
-def physical_names(configuration: TableConfiguration | None) -> Callable[[], str]:
-    """Physical names computed from the table and its largest column id; None for a new table.
-
-    Ids are never reused, so the names are unique in the table. The same change planned twice, by
-    one writer or by two, has the same names, so both can use the files written for it.
-    """
-    table, start = "", 0
-    if configuration is not None:
-        table = configuration.metadata.id
-        start = configuration.properties.column_mapping_max_column_id
-    numbers = itertools.count(1)
-
-    def next_name() -> str:
-        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{start}/{next(numbers)}')}"
-
-    return next_name
-
-
 def plan_configuration(
     current: TableConfiguration | None,
     data_schema: StructType,
@@ -133,13 +114,11 @@ def plan_configuration(
             ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms,
-            new_name=physical_names(None),
         )
     if options.schema_mode == "overwrite":
         from dagster_delta.evolution.table_definition import with_schema
 
-        names, new_name = options.partition_by, physical_names(current)
-        return with_schema(current, data_schema, partition_columns=names, new_name=new_name)
+        return with_schema(current, data_schema, partition_columns=options.partition_by)
     _check_partitioning(current, options.partition_by)
     filled = filled_columns(current)
     if options.schema_mode == "strict":
@@ -205,7 +184,7 @@ def grown_configuration(
         widen_dates=current.supports("timestampNtz"),
         table_version=next_version if records_versions(current) else None,
     )
-    return with_schema(current, merged, new_name=physical_names(current))
+    return with_schema(current, merged)
 
 
 def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
