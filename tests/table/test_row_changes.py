@@ -22,6 +22,7 @@ from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
     InvalidCast,
+    InvalidTable,
     SchemaMismatch,
     StorageFailure,
     TableNotFound,
@@ -33,7 +34,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.row_changes import change_rows
 from dagster_delta.table.read.file_planner import select_rows
-from dagster_delta.table.transaction.file_actions import store_deletion_vectors
+from dagster_delta.table.transaction.file_actions import added_again, store_deletion_vectors
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import FEED, VECTORS, numbered
 from tests.table.handles import data_files, reopened
@@ -90,6 +91,28 @@ def test_deletion_vectors_leave_the_data_files_alone() -> None:
     assert statistics["tightBounds"] is False
     assert statistics["minValues"]["id"] == 0
     assert add["dataChange"] is remove["dataChange"] is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.delete("id = 3"),
+        lambda table: table.update({"v": "0"}, "id = 3"),
+        lambda table: table.update({"v": "0"}),
+        lambda table: table.merge(numbered(3), "t.id = s.id").when_matched_update_all().execute(),
+    ],
+)
+def test_a_file_with_other_rows_than_the_log_counts_is_not_rewritten(change: Any) -> None:
+    table = make()
+    transaction = table.transaction()
+    first, _ = added_again(table.snapshot().live_files(), data_change=False)
+    transaction.stage_readded([msgspec.structs.replace(first, stats='{"numRecords":12}')])
+    transaction.commit("COMPUTE STATS")
+    files = data_files(table)
+    with pytest.raises(InvalidTable, match=r"the log counts (11|12|22) rows"):
+        change(table)
+    assert data_files(table) == files
+    assert ids_of(reopened(table)) == list(range(20))
 
 
 def test_vectors_of_one_statement_are_packed_into_one_file() -> None:

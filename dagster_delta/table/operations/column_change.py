@@ -48,9 +48,8 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.existing_rows import check_no_row_lost
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import read_plan
+from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
 from dagster_delta.table.transaction.retries import (

@@ -37,7 +37,6 @@ from dagster_delta.errors import (
     ConstraintViolation,
     DeltaError,
     InvalidArgument,
-    InvalidTable,
     StorageFailure,
 )
 from dagster_delta.parquet.projection import num_steps_found
@@ -56,10 +55,8 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
@@ -68,7 +65,7 @@ from dagster_delta.sql.skipping import skip_files
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import read_plan
+from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
 from dagster_delta.table.transaction.transaction import Transaction
@@ -428,23 +425,4 @@ def check_unknown_to_files(
             version=snapshot.version,
             column=names,
             file=decode_path(holding[0]),
-        )
-
-
-def check_no_row_lost(snapshot: Snapshot, files: pa.Table, num_rows: int) -> None:
-    """Compare the rows that were written with the rows in the log, before the old files are
-    removed.
-    """
-    counts = parse_statistics_json(files["stats"], ())["num_records"]
-    deleted = pc.fill_null(
-        pc.struct_field(files["deletion_vector"], "cardinality"), integer_scalar(0)
-    )
-    expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
-    if expected is not None and expected != num_rows:
-        raise InvalidTable(
-            f"the log counts {expected} rows in {files.num_rows} files, which hold "
-            f"{num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
-            "find the file with a full scan, and write it again from its source",
-            table=snapshot.store.location.uri,
-            version=snapshot.version,
         )

@@ -42,9 +42,9 @@ from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log_upkeep.post_commit import logged_failure
 from dagster_delta.table.operations.clustering import table_clustering
-from dagster_delta.table.operations.existing_rows import Purge, check_no_row_lost, outdated_files
+from dagster_delta.table.operations.existing_rows import Purge, outdated_files
 from dagster_delta.table.operations.write_planning import target_file_size, write_spec
-from dagster_delta.table.read.file_planner import FilePlanner, read_plan
+from dagster_delta.table.read.file_planner import FilePlanner, check_no_row_lost, read_plan
 from dagster_delta.table.transaction.conflicts import MovedGroup, MovedGroups
 from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction

@@ -27,7 +27,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import SelectedRows, read_plan
+from dagster_delta.table.read.file_planner import SelectedRows, check_row_count, read_plan
 from dagster_delta.table.transaction.file_actions import (
     added_row,
     descriptor_of,
@@ -78,6 +78,7 @@ def change_rows(
     if rewritten is not None:
         transaction.stage_written(rewritten.files)
         transaction.stage_change_files(rewritten.change_files)
+        _check_no_row_lost(transaction, touched, rewritten, bool(assignments))
     kept = [file for file in touched if merges_on_read and not file.leaves]
     _stage_vectors(transaction, kept)
     now_ms = transaction.clock()
@@ -114,6 +115,12 @@ class _TouchedFile(msgspec.Struct, frozen=True):
     @property
     def num_selected(self) -> int | None:
         return self.num_live if self.selected is None else len(self.selected)
+
+    @property
+    def num_staying(self) -> int:
+        if self.selected is None or self.num_live is None:
+            return 0
+        return self.num_live - len(self.selected)
 
     @property
     def leaves(self) -> bool:
@@ -175,6 +182,23 @@ def _rewrite(
             change_data=data if records else None,
         )
     )
+
+
+def _check_no_row_lost(
+    transaction: Transaction, touched: list[_TouchedFile], rewritten: RewriteResult, updates: bool
+) -> None:
+    """Compare the rows that were written again with those in the log."""
+    assert transaction.snapshot is not None  # noqa: S101  its files were selected
+    expected = found = 0
+    if not transaction.configuration.deletion_vectors_enabled:
+        expected, found = sum(file.num_staying for file in touched), rewritten.num_copied_rows
+    if updates:
+        changed = [file.num_selected for file in touched]
+        if None in changed:
+            return
+        expected += sum(number or 0 for number in changed)
+        found += rewritten.num_changed_rows
+    check_row_count(transaction.snapshot, len(touched), expected, found)
 
 
 def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:

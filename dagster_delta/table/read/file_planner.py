@@ -19,7 +19,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import Engine, LogPlanner
 from dagster_delta.engines.plans import LoggedFiles, ReadPlan
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.checkpoint.reader import KeptBytes
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -305,6 +305,32 @@ def live_records(
 
 def _cardinality(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
+
+
+def check_no_row_lost(snapshot: LogVersion, files: pa.Table, num_rows: int) -> None:
+    """Compare the rows of files that were written again with those in the log, before the files are
+    removed.
+    """
+    counts = parse_statistics_json(files["stats"], ())["num_records"]
+    live = live_records(snapshot, counts, files["deletion_vector"], lambda: files["path"])
+    expected = pc.sum(live, skip_nulls=False, min_count=0).as_py()
+    check_row_count(snapshot, files.num_rows, expected, num_rows)
+
+
+def check_row_count(
+    snapshot: LogVersion, num_files: int, expected: int | None, num_rows: int
+) -> None:
+    """Refuse to replace files of which other rows were written again than the log counts; None if
+    it does not count them.
+    """
+    if expected is not None and expected != num_rows:
+        raise InvalidTable(
+            f"the log counts {expected} rows to write again from {num_files} files, which hold "
+            f"{num_rows}: statistics or a deletion vector are wrong. Nothing was changed; find "
+            "the file with a full scan, and write it again from its source",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
 
 
 class SelectedRows(msgspec.Struct, frozen=True):
