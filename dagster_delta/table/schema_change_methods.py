@@ -562,7 +562,8 @@ class SchemaChangeMethods(TableHandle):
 
         Raises:
             InvalidArgument: no change is in progress.
-            CommitConflict: a concurrent commit changed the metadata.
+            ColumnChangeFailed: another process has ended it meanwhile.
+            CommitConflict: others change the metadata faster than it can be cancelled.
         """
         return self._adopt(
             operations.column_change.cancel_column_change(

@@ -360,6 +360,36 @@ def prepared(store: MemoryStore) -> None:
         opened(FaultyStore(store, [crash])).change_column("v", "INT")
 
 
+def meanwhile(store: MemoryStore, change: Callable[[DeltaTable], object]) -> DeltaTable:
+    """A handle whose next commit loses to a change by another writer."""
+    interfered: list[str] = []
+
+    def interfere(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and "_delta_log" in path and not interfered:
+            interfered.append(path)
+            change(opened(store))
+
+    return opened(FaultyStore(store, before_call=interfere))
+
+
+def test_a_change_begins_and_is_cancelled_on_top_of_other_changes_of_the_metadata() -> None:
+    store = MemoryStore()
+    make(store)
+    meanwhile(store, lambda table: table.set_properties({"by": "other"})).change_column("v", "INT")
+    begun(other := MemoryStore())
+    meanwhile(other, lambda table: table.set_properties({"by": "other"})).cancel_column_change()
+    assert opened(other).column_change() is None
+    for table in map(opened, (store, other)):
+        assert table.metadata().configuration["by"] == "other"
+
+
+def test_no_process_cancels_a_change_that_another_one_has_ended() -> None:
+    begun(store := MemoryStore())
+    late = meanwhile(store, lambda table: table.cancel_column_change())
+    with pytest.raises(ColumnChangeFailed, match="cancelled by another process"):
+        late.cancel_column_change()
+
+
 @pytest.mark.parametrize("at", ["publish", "cancel"])
 def test_an_append_on_its_way_lands_after_the_end_of_a_change(at: str) -> None:
     store = MemoryStore()

@@ -194,23 +194,34 @@ def begin_column_change(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Set the mark of the change."""
-    plan = plan_for(snapshot, request)
-    transaction = Transaction(snapshot.store, snapshot, clock=clock)
-    transaction.stage_configuration(plan.prepared)
-    parameters = _parameters(plan.change, "prepared")
-    return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
+    """Set the mark of the change, planned again after conflicts."""
+
+    def begin(newest: Snapshot) -> CommitResult:
+        plan = plan_for(newest, request)
+        transaction = Transaction(newest.store, newest, clock=clock)
+        transaction.stage_configuration(plan.prepared)
+        parameters = _parameters(plan.change, "prepared")
+        return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
+
+    return run_with_retries(begin, snapshot.store, snapshot, RETRIES)
 
 
 def cancel_column_change(
     snapshot: Snapshot, *, clock: Clock, commit_info: Mapping[str, object] | None = None
 ) -> CommitResult:
-    """Remove the mark: no reader ever saw the change."""
+    """Remove the mark, on the newest version after conflicts: no reader ever saw the change. If
+    another process has ended it meanwhile, that is a ColumnChangeFailed.
+    """
     change = _running(snapshot)
-    transaction = Transaction(snapshot.store, snapshot, clock=clock)
-    transaction.stage_configuration(cancelled_configuration(snapshot.configuration))
-    parameters = _parameters(change, "cancelled")
-    return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
+
+    def cancel(newest: Snapshot) -> CommitResult:
+        _check_running(newest, change)
+        transaction = Transaction(newest.store, newest, clock=clock)
+        transaction.stage_configuration(cancelled_configuration(newest.configuration))
+        parameters = _parameters(change, "cancelled")
+        return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
+
+    return run_with_retries(cancel, snapshot.store, snapshot, RETRIES)
 
 
 def _running(snapshot: Snapshot) -> ColumnChange:
@@ -285,6 +296,7 @@ class ColumnChangeJob:
             self._metrics["numRetries"] += num_lost > 0
             note_time()
             _check_running(newest, change)
+            check_unaltered(newest.configuration, change)
             # Smaller batches take less time, so concurrent commits change fewer of their files.
             files = self._next_files(newest, change, (self.batch_bytes or 1) >> num_lost)
             if files.num_rows:
@@ -369,7 +381,7 @@ class ColumnChangeJob:
         latest = snapshot.update()
         # Another change may have begun since, and this run must not cancel it.
         if _is_running(latest, change):
-            with contextlib.suppress(CommitConflict):
+            with contextlib.suppress(ColumnChangeFailed, CommitConflict):
                 cancel_column_change(latest, clock=self.clock, commit_info=self.commit_info)
                 rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
@@ -410,4 +422,3 @@ def _check_running(snapshot: Snapshot, change: ColumnChange) -> None:
             version=snapshot.version,
             column=dotted(change.path),
         )
-    check_unaltered(snapshot.configuration, change)
