@@ -42,7 +42,7 @@ from dagster_delta.evolution.dependants import (
     is_identity,
     is_mentioned,
 )
-from dagster_delta.evolution.plan import ColumnChangePlan, SchemaDraft
+from dagster_delta.evolution.plan import ColumnChangePlan, PlannedStep, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
 from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY, column_names
 from dagster_delta.parquet.shadow_column import ShadowColumn
@@ -165,14 +165,18 @@ def plan_column_change(
     ShadowColumn(change, enabled.schema, source)
     marked = {MAX_COLUMN_ID_KEY: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
     prepared = enabled.with_properties({**enabled.metadata.configuration, **marked})
+    old, new = sql_type_name(place.data_type), sql_type_name(request.new_type)
+    naming = f", renamed to {dotted((change.new_name,))}" if change.new_name else ""
+    summary = f"change column {dotted(change.path)} from {old} to {new} online{naming}"
     return ColumnChangePlan(
-        change,
-        place.data_type,
-        request.new_type,
         configuration,
-        prepared,
         published_configuration(prepared, change),
-        tuple(draft.missing_switches),
+        (PlannedStep(summary, "converts"),),
+        missing_switches=tuple(draft.missing_switches),
+        change=change,
+        from_type=place.data_type,
+        to_type=request.new_type,
+        prepared=prepared,
     )
 
 

@@ -76,81 +76,6 @@ class BackfillCost:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChangePlan:
-    """A planned online change."""
-
-    change: ColumnChange
-    from_type: DataType
-    to_type: DataType
-    before: TableConfiguration
-    """Protocol and metadata in force."""
-    prepared: TableConfiguration
-    """Protocol and metadata at its beginning."""
-    published: TableConfiguration
-    """Protocol and metadata at its end."""
-    missing_switches: tuple[MissingSwitch, ...] = ()
-    """What must be turned on before the change begins."""
-    cost: BackfillCost | None = None
-    """None until the files are known."""
-
-    @property
-    def new_features(self) -> tuple[str, ...]:
-        """Names of the table features that the change needs and the table does not have yet."""
-        return new_features(self.before, self.published)
-
-    def __str__(self) -> str:
-        return self.to_markdown()
-
-    @property
-    def summary(self) -> str:
-        """The change as text: `change column v from string to int online`."""
-        change = self.change
-        old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
-        renamed = f", renamed to {dotted((change.new_name,))}" if change.new_name else ""
-        return f"change column {dotted(change.path)} from {old} to {new} online{renamed}"
-
-    def to_markdown(self) -> str:
-        """The plan for people: the change, the conditions on rows, the features and properties it
-        sets, the commits and their cost, the schema diff. Raises nothing.
-        """
-        return "\n".join(self._lines()) + "\n"
-
-    def _lines(self) -> Iterator[str]:
-        change = self.change
-        old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
-        how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
-        failing = (
-            "becomes null"
-            if change.on_error == "null"
-            else "aborts the change, and the table stays as it was"
-        )
-        yield from (f"Column `{dotted(change.path)}` from {old} to {new}, online:", "")
-        yield f"- values are converted by {how}; a value that cannot be converted {failing}"
-        if change.cast is None and cast_depends_on_time_zone(self.from_type, self.to_type):
-            yield "- times without a zone are those of UTC, whatever the zone of a session is"
-        if change.new_name is not None:
-            yield f"- its name becomes {code_span(change.new_name)}"
-        for key, value in change.field_metadata:
-            what = "comment" if key == "comment" else "default"
-            yield f"- its {what} goes" if value is None else f"- its {what}: {code_span(value)}"
-        for name, sql in change.checks:
-            yield f"- every row has to satisfy {name}: {code_span(sql)}"
-        if (cost := self.cost) is not None:
-            rows = "" if cost.num_rows is None else f"{_counted(cost.num_rows, 'row')} in "
-            yield (
-                f"- cost: {rows}{_size(cost.num_files, cost.size_bytes)} are rewritten, "
-                f"batches: {cost.num_batches:,}, each a commit, while others read and write"
-            )
-            yield (
-                "- steps: `prepared`, after which writers fill the new column too; `reorganising`, "
-                "the batches; `public`, the commit after which readers see the new column"
-            )
-        yield from missing_switch_lines(self.missing_switches)
-        yield from configuration_lines(self.before, self.published)
-        yield from schema_lines(self.prepared.schema, self.published.schema)
-
-
-@dataclass(frozen=True, slots=True)
 class SchemaChangePlan:
     """A planned schema change."""
 
@@ -177,7 +102,7 @@ class SchemaChangePlan:
     """Size of those files in bytes."""
     missing_switches: tuple[MissingSwitch, ...] = ()
     """What must be turned on before the change; only a dry run plans without it."""
-    stages: tuple[SchemaChangePlan | ColumnChangePlan, ...] = ()
+    stages: tuple[SchemaChangePlan, ...] = ()
     """The parts of a statement that changes a column online, in their order: each online change
     separately, and the actions between two of them as one commit. Empty if everything is one
     commit."""
@@ -187,26 +112,16 @@ class SchemaChangePlan:
         cls,
         before: TableConfiguration,
         after: TableConfiguration,
-        stages: tuple[SchemaChangePlan | ColumnChangePlan, ...],
+        stages: tuple[SchemaChangePlan, ...],
     ) -> SchemaChangePlan:
         """The plan of a statement that is more than one commit."""
-        steps: list[PlannedStep] = []
-        files = size = 0
-        for stage in stages:
-            if isinstance(stage, SchemaChangePlan):
-                steps += stage.steps
-                files, size = files + stage.affected_files, size + stage.affected_bytes
-            else:
-                steps.append(PlannedStep(stage.summary, "converts"))
-                if stage.cost is not None:
-                    files, size = files + stage.cost.num_files, size + stage.cost.size_bytes
         missing = dict.fromkeys(switch for stage in stages for switch in stage.missing_switches)
         return cls(
             before,
             after,
-            tuple(steps),
-            affected_files=files,
-            affected_bytes=size,
+            tuple(step for stage in stages for step in stage.steps),
+            affected_files=sum(stage.affected_files for stage in stages),
+            affected_bytes=sum(stage.affected_bytes for stage in stages),
             missing_switches=tuple(missing),
             stages=stages,
         )
@@ -262,31 +177,89 @@ class SchemaChangePlan:
 
     def to_markdown(self) -> str:
         """The plan for people: steps, their cost, new features and the schema diff."""
-        return "\n".join(_lines(self)) + "\n"
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield "| Change | Cost |"
+        yield "|---|---|"
+        for step in self.steps:
+            yield f"| {table_cell(step.what)} | {_EFFECTS[step.effect]} |"
+        yield ""
+        if self.stages:
+            yield from _stage_lines(self.stages)
+            return
+        if not self.changes_anything:
+            yield "No change is needed: there is nothing to commit."
+            return
+        if self.rewrites_data:
+            yield _rewrite_cost(self)
+        yield from missing_switch_lines(self.missing_switches)
+        for check in self.checks:
+            name, sql = code_span(check.name), code_span(check.sql)
+            yield f"- every existing row must satisfy {name}: {sql}"
+        yield from configuration_lines(self.before, self.after)
+        yield from schema_lines(self.before.schema, self.after.schema)
 
 
-def _lines(plan: SchemaChangePlan) -> Iterator[str]:
-    yield "| Change | Cost |"
-    yield "|---|---|"
-    for step in plan.steps:
-        yield f"| {table_cell(step.what)} | {_EFFECTS[step.effect]} |"
-    yield ""
-    if plan.stages:
-        yield from _stage_lines(plan.stages)
-        return
-    if not plan.changes_anything:
-        yield "No change is needed: there is nothing to commit."
-        return
-    if plan.rewrites_data:
-        yield _rewrite_cost(plan)
-    yield from missing_switch_lines(plan.missing_switches)
-    for check in plan.checks:
-        yield f"- every existing row must satisfy {code_span(check.name)}: {code_span(check.sql)}"
-    yield from configuration_lines(plan.before, plan.after)
-    yield from schema_lines(plan.before.schema, plan.after.schema)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChangePlan(SchemaChangePlan):
+    """A planned online change; `after` is the table at its end."""
+
+    change: ColumnChange
+    from_type: DataType
+    to_type: DataType
+    prepared: TableConfiguration
+    """Protocol and metadata at its beginning."""
+    cost: BackfillCost | None = None
+    """None until the files are known."""
+
+    @property
+    def published(self) -> TableConfiguration:
+        """Protocol and metadata at its end."""
+        return self.after
+
+    def with_cost(self, cost: BackfillCost) -> ColumnChangePlan:
+        """The plan with its cost."""
+        return replace(
+            self, cost=cost, affected_files=cost.num_files, affected_bytes=cost.size_bytes
+        )
+
+    def _lines(self) -> Iterator[str]:
+        change = self.change
+        old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
+        how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
+        failing = (
+            "becomes null"
+            if change.on_error == "null"
+            else "aborts the change, and the table stays as it was"
+        )
+        yield from (f"Column `{dotted(change.path)}` from {old} to {new}, online:", "")
+        yield f"- values are converted by {how}; a value that cannot be converted {failing}"
+        if change.cast is None and cast_depends_on_time_zone(self.from_type, self.to_type):
+            yield "- times without a zone are those of UTC, whatever the zone of a session is"
+        if change.new_name is not None:
+            yield f"- its name becomes {code_span(change.new_name)}"
+        for key, value in change.field_metadata:
+            what = "comment" if key == "comment" else "default"
+            yield f"- its {what} goes" if value is None else f"- its {what}: {code_span(value)}"
+        for name, sql in change.checks:
+            yield f"- every row has to satisfy {name}: {code_span(sql)}"
+        if (cost := self.cost) is not None:
+            rows = "" if cost.num_rows is None else f"{_counted(cost.num_rows, 'row')} in "
+            yield (
+                f"- cost: {rows}{_size(cost.num_files, cost.size_bytes)} are rewritten, "
+                f"batches: {cost.num_batches:,}, each a commit, while others read and write"
+            )
+            yield (
+                "- steps: `prepared`, after which writers fill the new column too; `reorganising`, "
+                "the batches; `public`, the commit after which readers see the new column"
+            )
+        yield from missing_switch_lines(self.missing_switches)
+        yield from configuration_lines(self.before, self.after)
+        yield from schema_lines(self.prepared.schema, self.after.schema)
 
 
-def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Iterator[str]:
+def _stage_lines(stages: tuple[SchemaChangePlan, ...]) -> Iterator[str]:
     if len(stages) > 1:
         yield (
             f"**{len(stages)} parts, one after the other**: what is done when a later part fails "
@@ -294,7 +267,7 @@ def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Ite
         )
     for number, stage in enumerate(stages, 1):
         if len(stages) > 1:
-            how = "one commit" if isinstance(stage, SchemaChangePlan) else "an online change"
+            how = "an online change" if isinstance(stage, ColumnChangePlan) else "one commit"
             yield from ("", f"### Part {number}: {how}", "")
         yield stage.to_markdown().rstrip("\n")
 

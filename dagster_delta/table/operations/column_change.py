@@ -11,7 +11,7 @@ import contextlib
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -176,7 +176,7 @@ def plan_for(
     sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
     batches = list(split_by_size(sizes, int, size))
     cost = BackfillCost(len(sizes), sum(sizes), snapshot.num_records, len(batches))
-    return replace(plan, cost=cost)
+    return plan.with_cost(cost)
 
 
 def _checked_batch_bytes(batch_bytes: int | None) -> int:
