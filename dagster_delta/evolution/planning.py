@@ -139,21 +139,15 @@ FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaul
 _CHECKPOINT_PROTECTION = "checkpointProtection"
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureDrop:
-    """The plan to drop a feature from a table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDrop(SchemaChangePlan):
+    """The plan to drop a feature from a table, in one or more commits; `after` is without it."""
 
     feature: TableFeature
     prepared: TableConfiguration
     """The table without use of the feature, under the old protocol."""
-    final: TableConfiguration
-    """The table without the feature."""
-    files: FilesToRewrite = "none"
+    files: FilesToRewrite
     """Files that `prepared` rewrites."""
-    forgets_row_ids: bool = False
-    """Whether the row ids in the log are removed from files."""
-    removed_domains: frozenset[str] | None = frozenset()
-    """Metadata domains that are removed with it; None for all."""
 
     @property
     def needs_protected_history(self) -> bool:
@@ -161,9 +155,14 @@ class FeatureDrop:
         return self.feature.is_reader_feature
 
     def with_protected_checkpoints(self) -> TableConfiguration:
-        """`final`, plus the feature that protects the checkpoints before the drop."""
-        protocol = upgrade_protocol(self.final.protocol, [_CHECKPOINT_PROTECTION])
-        return TableConfiguration(protocol, self.final.metadata)
+        """`after`, plus the feature that protects the checkpoints before the drop."""
+        protocol = upgrade_protocol(self.after.protocol, [_CHECKPOINT_PROTECTION])
+        return TableConfiguration(protocol, self.after.metadata)
+
+    def removes_domain(self, name: str) -> bool:
+        """Whether a metadata domain is removed with the feature."""
+        removed = _DOMAINS.get(self.feature.name, ())
+        return removed is None or name in removed
 
 
 def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
@@ -189,28 +188,19 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
     prepared = prepare(configuration)
     if feature.name == "columnMapping":
         refuse_altering_changing_column(configuration, prepared)
-    final = TableConfiguration(
-        downgrade_protocol(configuration.protocol, feature.name), prepared.metadata
-    )
+    protocol = downgrade_protocol(configuration.protocol, feature.name)
+    files = _FILES.get(feature.name, "none")
+    rewrites = files != "none"
+    step = PlannedStep(f"drop feature {feature.name}", "rewrites" if rewrites else "metadata")
     return FeatureDrop(
-        feature,
-        prepared,
-        final,
-        files=_FILES.get(feature.name, "none"),
-        forgets_row_ids=feature.name == "rowTracking",
-        removed_domains=_DOMAINS.get(feature.name, frozenset()),
+        configuration,
+        TableConfiguration(protocol, prepared.metadata),
+        (step,),
+        frees_files_of_feature=rewrites,
+        feature=feature,
+        prepared=prepared,
+        files=files,
     )
-
-
-def plan_dropped_feature(configuration: TableConfiguration, name: str) -> SchemaChangePlan:
-    """The plan to drop a feature, in one or more commits. Lazy defaults need not be there."""
-    if name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(name):
-        step = PlannedStep("no row has a lazy default", "nothing")
-        return SchemaChangePlan(configuration, configuration, (step,))
-    drop = plan_feature_drop(configuration, name)
-    rewrites = drop.files != "none"
-    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
-    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
 _Prepare = Callable[[TableConfiguration], TableConfiguration]

@@ -35,15 +35,11 @@ from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.evolution.plan import (
     ColumnChangePlan,
     ExistingRows,
+    PlannedStep,
     SchemaChangePlan,
     SchemaDraft,
 )
-from dagster_delta.evolution.planning import (
-    FeatureDrop,
-    plan_dropped_feature,
-    plan_feature_drop,
-    plan_schema_changes,
-)
+from dagster_delta.evolution.planning import FeatureDrop, plan_feature_drop, plan_schema_changes
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import (
     AddFile,
@@ -52,6 +48,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
 )
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
@@ -127,29 +124,14 @@ def alter_table(
     *,
     clock: Clock,
 ) -> SchemaChangeResult:
-    """Run a statement, or plan it.
-
-    Args:
-        snapshot: the latest one.
-        sql: text of the statement.
-        options: options of the caller.
-        clock: milliseconds since the epoch.
-
-    Returns:
-        Result of the last commit; the metrics are those of all parts.
-
-    Raises:
-        ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
-            type; that change was cancelled.
-        SchemaChangeRefused: as `change_schema` does, or a switch of online changes is off.
-        DeltaError: other errors of `change_schema`. If a part fails after the first one, the
-            message says which parts are committed.
+    """Run a statement, or plan it. With an online change it is several commits: the metrics are
+    those of all of them, and the message of an error says which of them were made.
     """
     wanted = parse_alter(sql)
     if any(isinstance(action, actions.ChangeType) for action in wanted):
         statement = _Statement(snapshot, options, clock)
         statement.plan(wanted)
-        if any(isinstance(part.wanted, ColumnChangeRequest) for part in statement.parts):
+        if any(isinstance(plan, ColumnChangePlan) for _, plan in statement.parts):
             return statement.run()
     return change_schema(snapshot, wanted, options, clock=clock)
 
@@ -276,14 +258,6 @@ class _SchemaChange:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a statement: actions that are one commit, or an online change."""
-
-    wanted: Sequence[SchemaAction] | ColumnChangeRequest
-    plan: SchemaChangePlan | ColumnChangePlan
-
-
 class _Statement:
     """The parts of a statement with an online change, planned one after another."""
 
@@ -293,7 +267,8 @@ class _Statement:
         self._clock = clock
         self._configuration = snapshot.configuration
         self._domains = snapshot.domain_metadata()
-        self.parts: list[_Part] = []
+        self.parts: list[tuple[Sequence[SchemaAction] | ColumnChangeRequest, SchemaChangePlan]] = []
+        """Actions that are one commit, or an online change, with their plan."""
 
     def plan(self, wanted: Sequence[SchemaAction]) -> None:
         """Plan every part on the table as the parts before it leave it."""
@@ -302,26 +277,26 @@ class _Statement:
         while rest:
             action = rest.pop(0)
             if isinstance(action, actions.ChangeType):
-                commit = self._plan_commit(pending) if pending else None
-                if is_online((commit.after if commit else self._configuration).schema, action):
-                    if commit:
-                        self._take_commit(pending, commit)
+                before = self._plan_commit(pending).after if pending else self._configuration
+                if is_online(before.schema, action):
+                    self._take_commit(pending)
                     request, count = online_request(action, rest)
                     self._take_online_change(request)
                     pending, rest = [], rest[count:]
                     continue
             pending.append(action)
-        if pending:
-            self._take_commit(pending, self._plan_commit(pending))
+        self._take_commit(pending)
 
     def _plan_commit(self, wanted: Sequence[SchemaAction]) -> SchemaChangePlan:
         change = _SchemaChange(wanted, self._options, self._clock)
         return change.plan(self._snapshot, self._configuration, self._domains)
 
-    def _take_commit(self, wanted: Sequence[SchemaAction], plan: SchemaChangePlan) -> None:
-        self.parts.append(_Part(wanted, plan))
-        self._configuration = plan.after
-        self._domains |= plan.domains
+    def _take_commit(self, wanted: Sequence[SchemaAction]) -> None:
+        if wanted:
+            plan = self._plan_commit(wanted)
+            self.parts.append((wanted, plan))
+            self._configuration = plan.after
+            self._domains |= plan.domains
 
     def _take_online_change(self, request: ColumnChangeRequest) -> None:
         options = self._options
@@ -348,22 +323,22 @@ class _Statement:
                     f"that type is not wider: {error.message}"
                 )
             raise
-        self.parts.append(_Part(request, plan))
+        self.parts.append((request, plan))
         clustering = published_clustering(plan.prepared, plan.change, self._domains)
         if clustering is not None:
             self._domains[CLUSTERING_DOMAIN] = clustering
-        self._configuration = plan.published
+        self._configuration = plan.after
 
     def run(self) -> SchemaChangeResult:
         """Run the parts in order; a dry run only reports them."""
-        snapshot, plans = self._snapshot, tuple(part.plan for part in self.parts)
+        snapshot, plans = self._snapshot, tuple(plan for _, plan in self.parts)
         plan = SchemaChangePlan.of_stages(snapshot.configuration, self._configuration, plans)
         if self._options.dry_run:
             return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
         metrics: dict[str, int | str] = {}
-        for number, part in enumerate(self.parts):
+        for number, (wanted, _) in enumerate(self.parts):
             try:
-                result = self._run(part, snapshot)
+                result = self._run(wanted, snapshot)
             except DeltaError as error:
                 done = "; ".join(plan.summary for plan in plans[:number])
                 left = "; ".join(plan.summary for plan in plans[number + 1 :])
@@ -377,14 +352,15 @@ class _Statement:
             _add_metrics(metrics, result.metrics)
         return SchemaChangeResult(snapshot.version, metrics, snapshot, plan=plan)
 
-    def _run(self, part: _Part, snapshot: Snapshot) -> CommitResult:
+    def _run(
+        self, wanted: Sequence[SchemaAction] | ColumnChangeRequest, snapshot: Snapshot
+    ) -> CommitResult:
         options, clock = self._options, self._clock
-        if not isinstance(part.wanted, ColumnChangeRequest):
-            return change_schema(snapshot, part.wanted, options, clock=clock)
-        info = options.commit_info
-        engine = engine_for(None, options.engine)
+        if not isinstance(wanted, ColumnChangeRequest):
+            return change_schema(snapshot, wanted, options, clock=clock)
+        info, engine = options.commit_info, engine_for(None, options.engine)
         job = ColumnChangeJob(engine, clock, options.batch_bytes, info, self._report)
-        begun = begin_column_change(snapshot, part.wanted, clock=clock, commit_info=info)
+        begun = begin_column_change(snapshot, wanted, clock=clock, commit_info=info)
         return job.run(begun.snapshot)
 
     def _report(self, progress: ColumnChangeProgress) -> None:
@@ -495,12 +471,17 @@ class _FeatureDropping:
         self.files = ExistingFiles(engine, self.options.on_progress)
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
-        """Drop the feature, or plan it."""
-        plan = plan_dropped_feature(snapshot.configuration, self.action.name)
-        if self.options.dry_run and plan.rewrites_data:
-            drop = plan_feature_drop(snapshot.configuration, self.action.name)
-            files = _files_to_rewrite(snapshot, drop)
-            plan = plan.with_files(files.num_rows, total_bytes(files))
+        """Drop the feature, or plan it. Lazy defaults need not be there."""
+        configuration, name = snapshot.configuration, self.action.name
+        plan: SchemaChangePlan
+        if name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(name):
+            step = PlannedStep("no row has a lazy default", "nothing")
+            plan = SchemaChangePlan(configuration, configuration, (step,))
+        else:
+            plan = drop = plan_feature_drop(configuration, name)
+            if self.options.dry_run and plan.rewrites_data:
+                files = _files_to_rewrite(snapshot, drop)
+                plan = plan.with_files(files.num_rows, total_bytes(files))
         if self.options.dry_run or not plan.changes_anything:
             return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
         done = self._drop(snapshot)
@@ -528,7 +509,7 @@ class _FeatureDropping:
         transaction.depend_on(ReadScope(whole_table=True))
         protects = drop.needs_protected_history and not truncates
         transaction.stage_configuration(
-            drop.with_protected_checkpoints() if protects else drop.final
+            drop.with_protected_checkpoints() if protects else drop.after
         )
         if protects:
             transaction.protect_earlier_checkpoints()
@@ -552,9 +533,7 @@ class _FeatureDropping:
             transaction.stage_domain(*keep_clustering(snapshot, drop.prepared)[1])
         if not files.num_rows:
             return self._commit(transaction, drop)
-        before = snapshot.configuration
-        plan = SchemaChangePlan(before, drop.prepared, (), frees_files_of_feature=True)
-        self.files.stage(transaction, snapshot, plan, files)
+        self.files.stage(transaction, snapshot, replace(drop, after=drop.prepared), files)
         transaction.stage_removed(_vector_files(files, self.clock()))
         return self._commit(transaction, drop, self.files.metrics())
 
@@ -618,9 +597,9 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the drop was planned on one
     for domain, found in snapshot.domain_metadata().items():
-        if drop.removed_domains is None or domain in drop.removed_domains:
+        if drop.removes_domain(domain):
             transaction.stage_domain(msgspec.structs.replace(found, removed=True))
-    if drop.forgets_row_ids:
+    if drop.feature.name == "rowTracking":
         files = snapshot.live_files()
         has_ids = pc.or_(
             pc.is_valid(files["base_row_id"]), pc.is_valid(files["default_row_commit_version"])
