@@ -8,7 +8,6 @@ from dagster_delta.lazy_modules import submodules_of
 
 if TYPE_CHECKING:
     from dagster_delta.evolution import actions as actions
-    from dagster_delta.evolution import table_actions as table_actions
 
 if not TYPE_CHECKING:
     __getattr__ = submodules_of(__name__)

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dagster_delta.evolution import actions, table_actions
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.cursor import StatementCursor
@@ -246,12 +246,12 @@ def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaActi
 def _added_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
     name = cursor.name("the name of the constraint")
     cursor.expect("CHECK")
-    yield table_actions.AddConstraint(name, cursor.parenthesised())
+    yield actions.AddConstraint(name, cursor.parenthesised())
     cursor.take_word("ENFORCED")
 
 
 def _dropped_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield table_actions.DropConstraint(cursor.name("the name of the constraint"))
+    yield actions.DropConstraint(cursor.name("the name of the constraint"))
 
 
 def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -263,11 +263,11 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
         name = cursor.name("the name of the feature")
         while cursor.token.is_operator("-", "."):
             name += f"{cursor.next().text}{cursor.name()}"
-    yield table_actions.DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
+    yield actions.DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
 
 
 def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield table_actions.SetProperties(dict(_listed(cursor, _property)))
+    yield actions.SetProperties(dict(_listed(cursor, _property)))
 
 
 def _property(cursor: StatementCursor) -> tuple[str, object]:
@@ -281,7 +281,7 @@ def _property(cursor: StatementCursor) -> tuple[str, object]:
 
 
 def _unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield table_actions.UnsetProperties(tuple(_listed(cursor, _property_key)))
+    yield actions.UnsetProperties(tuple(_listed(cursor, _property_key)))
 
 
 def _property_key(cursor: StatementCursor) -> str:
@@ -292,13 +292,13 @@ def _property_key(cursor: StatementCursor) -> str:
 
 def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
     is_none = cursor.take_word("NONE")
-    yield table_actions.ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
+    yield actions.ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
 
 
 def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
     cursor.take_operator("=")
     text = cursor.string("the comment") or None
-    yield table_actions.SetTableText("description", text)
+    yield actions.SetTableText("description", text)
 
 
 def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:

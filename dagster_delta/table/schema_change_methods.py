@@ -202,7 +202,7 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: the log still holds versions that use the feature, and
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
-        drop = evolution.table_actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+        drop = evolution.actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
         return self._change_schema(drop, **options)
 
     def drop_feature(
@@ -236,7 +236,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
-        drop = evolution.table_actions.DropFeature(name, truncate_history)
+        drop = evolution.actions.DropFeature(name, truncate_history)
         return self._change_schema(drop, commit_info=commit_info)
 
     def drop_column(
@@ -391,7 +391,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(evolution.table_actions.AddConstraint(name, check), **options)
+        return self._change_schema(evolution.actions.AddConstraint(name, check), **options)
 
     def drop_constraint(
         self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
@@ -406,9 +406,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
-        return self._change_schema(
-            evolution.table_actions.DropConstraint(name, if_exists), **options
-        )
+        return self._change_schema(evolution.actions.DropConstraint(name, if_exists), **options)
 
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
@@ -424,7 +422,7 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
         return self._change_schema(
-            evolution.table_actions.ClusterBy(tuple(map(to_path, columns))), **options
+            evolution.actions.ClusterBy(tuple(map(to_path, columns))), **options
         )
 
     def plan_column_change(
@@ -597,7 +595,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        action = evolution.table_actions.SetProperties(properties)
+        action = evolution.actions.SetProperties(properties)
         return self._change_schema(action, commit_info=commit_info)
 
     def unset_properties(
@@ -620,7 +618,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        action = evolution.table_actions.UnsetProperties(tuple(names), if_exists)
+        action = evolution.actions.UnsetProperties(tuple(names), if_exists)
         return self._change_schema(action, commit_info=commit_info)
 
     def set_name(
@@ -636,7 +634,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        action = evolution.table_actions.SetTableText("name", name)
+        action = evolution.actions.SetTableText("name", name)
         return self._change_schema(action, commit_info=commit_info)
 
     def set_description(
@@ -652,7 +650,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        action = evolution.table_actions.SetTableText("description", description)
+        action = evolution.actions.SetTableText("description", description)
         return self._change_schema(action, commit_info=commit_info)
 
     def enable_feature(

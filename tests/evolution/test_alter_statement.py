@@ -11,26 +11,24 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.actions import (
     AddColumn,
+    AddConstraint,
     ChangeType,
+    ClusterBy,
     DropColumn,
+    DropConstraint,
+    DropFeature,
     MoveColumn,
     RenameColumn,
     SchemaAction,
     SetComment,
     SetDefault,
     SetNullable,
-)
-from dagster_delta.evolution.column_paths import dotted, to_path
-from dagster_delta.evolution.statement import parse_alter
-from dagster_delta.evolution.table_actions import (
-    AddConstraint,
-    ClusterBy,
-    DropConstraint,
-    DropFeature,
     SetProperties,
     SetTableText,
     UnsetProperties,
 )
+from dagster_delta.evolution.column_paths import dotted, to_path
+from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 from dagster_delta.sql.typed import quote_path

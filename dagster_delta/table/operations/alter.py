@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.evolution import actions, table_actions
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import (
     ColumnChangeRequest,
@@ -147,7 +147,7 @@ def change_schema(
 
     If the store failed, a later identical call reuses the rewritten files.
     """
-    if len(wanted) == 1 and isinstance(wanted[0], table_actions.DropFeature):
+    if len(wanted) == 1 and isinstance(wanted[0], actions.DropFeature):
         return _FeatureDropping(wanted[0], options, clock).run(snapshot)
     change = _SchemaChange(wanted, options, clock)
     with change.files:
@@ -461,7 +461,7 @@ class _FeatureDropping:
     InvalidArgument that says what to do.
     """
 
-    action: table_actions.DropFeature
+    action: actions.DropFeature
     options: SchemaChangeOptions
     clock: Clock
     files: ExistingFiles = field(init=False)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.plan import SchemaDraft
-from dagster_delta.evolution.table_actions import ClusterBy
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.read.snapshot import Snapshot
