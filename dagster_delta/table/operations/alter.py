@@ -41,19 +41,14 @@ from dagster_delta.evolution.plan import (
 )
 from dagster_delta.evolution.planning import FeatureDrop, plan_feature_drop, plan_schema_changes
 from dagster_delta.evolution.statement import parse_alter
-from dagster_delta.protocol.actions import (
-    AddFile,
-    DeletionVectorDescriptor,
-    DomainMetadata,
-    RemoveFile,
-)
-from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.actions import AddFile, DomainMetadata, RemoveFile
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.partition_values import decode_path, encode_path
 from dagster_delta.sql.types import sql_type_name
+from dagster_delta.storage.locations import scheme_of
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
@@ -72,6 +67,7 @@ from dagster_delta.table.operations.existing_rows import (
     older_files,
     outdated_files,
 )
+from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.retries import (
     run_with_retries,
@@ -581,15 +577,10 @@ def _vector_files(files: pa.Table, now_ms: int) -> Iterator[RemoveFile]:
     A client that does not know the feature would delete them as unreferenced in its VACUUM, and
     older versions would lose them.
     """
-    vectors = files["deletion_vector"].drop_null().to_pylist()
-    descriptors = (DeletionVectorDescriptor(**vector) for vector in vectors)
-    paths = {
-        deletion_vector_path(descriptor)
-        for descriptor in descriptors
-        if descriptor.storage_type == "u"
-    }
-    for path in sorted(paths):
-        yield RemoveFile(path=encode_path(path), deletion_timestamp_ms=now_ms, data_change=False)
+    for path in sorted(deletion_vector_paths(files["deletion_vector"])):
+        if scheme_of(path) is None and not path.startswith("/"):
+            encoded = encode_path(path)
+            yield RemoveFile(path=encoded, deletion_timestamp_ms=now_ms, data_change=False)
 
 
 def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:

@@ -107,8 +107,12 @@ def vacuum_table(
     before_ms = clock() - retention_ms
     kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
     needed = NeededFiles(before_ms, retention_ms, kept)
-    find = _find_logged if options.lite else _find_listed
-    found, last_version = find(snapshot, needed)
+    last: int | None = None
+    if options.lite:
+        found, last = _find_logged(snapshot, needed)
+    else:
+        is_ours = is_vacuumed(snapshot.configuration)
+        found = list_unneeded_files(snapshot, needed, is_ours, modified_before_ms=before_ms)
     result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
     if options.dry_run:
         return result
@@ -116,32 +120,22 @@ def vacuum_table(
         result = _Vacuum(store, options, clock, needed).run(result)
     if not kept:
         # Files of kept versions remain, and a later VACUUM LITE has to find them again.
-        _record_last_vacuum(store, last_version())
+        _record_last_vacuum(store, last if options.lite else _last_removed(found, before_ms))
     return result
 
 
-def _find_listed(
-    snapshot: Snapshot, needed: NeededFiles
-) -> tuple[FoundFiles, Callable[[], int | None]]:
-    """The files to delete; and what gives the version up to which all removed files are among them.
-    It takes a listing.
+def _last_removed(found: FoundFiles, before_ms: int) -> int | None:
+    """The version up to which all removed files are among those that a listing found."""
+    # Clocks differ: a file as old as its commit may count as younger, and is kept.
+    until_ms, latest = before_ms - _HOUR_MS - 1, found.latest
+    commits = list_log(latest.store, end=latest.version)
+    return newest_version_until(latest.store, commits, latest.configuration, until_ms)
+
+
+def _find_logged(snapshot: Snapshot, needed: NeededFiles) -> tuple[FoundFiles, int | None]:
+    """The files to delete, and the last version whose removed files are among them, or were found
+    by an earlier VACUUM.
     """
-    is_ours = is_vacuumed(snapshot.configuration)
-    found = list_unneeded_files(snapshot, needed, is_ours, modified_before_ms=needed.before_ms)
-
-    def last_version() -> int | None:
-        # Clocks differ: a file as old as its commit may count as younger, and is kept.
-        until_ms = needed.before_ms - _HOUR_MS - 1
-        latest = found.latest
-        commits = list_log(latest.store, end=latest.version)
-        return newest_version_until(latest.store, commits, latest.configuration, until_ms)
-
-    return found, last_version
-
-
-def _find_logged(
-    snapshot: Snapshot, needed: NeededFiles
-) -> tuple[FoundFiles, Callable[[], int | None]]:
     removed, last = _removed_files(snapshot, needed.before_ms)
     is_ours = is_vacuumed(snapshot.configuration)
     inside = [_is_relative(path) and is_ours(path) for path in removed["path"].to_pylist()]
@@ -149,7 +143,7 @@ def _find_logged(
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
-    return FoundFiles(files, removed.num_rows, latest), lambda: last
+    return FoundFiles(files, removed.num_rows, latest), last
 
 
 def _is_relative(path: str) -> bool:
