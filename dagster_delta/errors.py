@@ -118,17 +118,6 @@ class DeltaError(Exception):
             text += "\nFor example:\n" + "\n".join(f"  {example}" for example in self.examples)
         return text
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only facts must survive pickling from a Spark executor or a Dagster subprocess.
-        return (_rebuild, (type(self), self.message, self.__dict__.copy()))
-
-
-def _rebuild(kind: type[DeltaError], message: str, facts: dict[str, object]) -> DeltaError:
-    error = kind.__new__(kind)
-    Exception.__init__(error, message)
-    error.__dict__.update(facts)
-    return error
-
 
 class TableNotFound(DeltaError):
     """No Delta table at this location."""
