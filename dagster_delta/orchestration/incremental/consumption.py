@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dagster_delta.errors import (
@@ -36,7 +37,13 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType, walk_fields
+from dagster_delta.protocol.schema import (
+    PrimitiveType,
+    StructField,
+    StructType,
+    paired_fields,
+    walk_fields,
+)
 from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
@@ -445,43 +452,30 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
     ]
 
 
-def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[ColumnChange]:
+def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> Iterator[ColumnChange]:
     """Columns that were renamed or dropped; a field below a renamed column only if the field itself
     was renamed or dropped. Without column mapping neither is possible, because only the name
     identifies a column.
     """
     if now.column_mapping_mode == "none":
-        return []
-    successors = _by_physical_path(now)
-    names = {_folded(path) for path in successors.values()}
-    found: list[ColumnChange] = []
-    dropped: set[_Path] = set()
-    for physical, path in _by_physical_path(before).items():
-        successor = successors.get(physical)
-        if successor is None:
-            if physical[:-1] in dropped:
-                pass
-            elif _folded(path) in names:
-                what = "was dropped, and another one has its name"
-                found.append(ColumnChange("readded", path, path, what))
-            else:
-                found.append(ColumnChange("dropped", path, None, "was dropped"))
-            dropped.add(physical)
-        elif successor[-1].casefold() != path[-1].casefold():
-            what = f"was renamed to {'.'.join(successor)}"
-            found.append(ColumnChange("renamed", path, successor, what))
-    return found
-
-
-def _by_physical_path(configuration: TableConfiguration) -> dict[_Path, _Path]:
-    """Physical path to logical path of every field, parents before children."""
-    mode = configuration.column_mapping_mode
-    physical: dict[_Path, _Path] = {(): ()}
-    for path, field in walk_fields(configuration.schema):
-        parent = next(path[:end] for end in range(len(path) - 1, -1, -1) if path[:end] in physical)
-        steps = path[len(parent) : -1]
-        physical[path] = (*physical[parent], *steps, physical_name(field, mode))
-    return {key: path for path, key in physical.items() if path}
+        return
+    old_mode, mode = before.column_mapping_mode, now.column_mapping_mode
+    keys = partial(physical_name, mode=old_mode), partial(physical_name, mode=mode)
+    names = {_folded(path) for path, _ in walk_fields(now.schema)}
+    new_paths: dict[_Path, _Path] = {(): ()}
+    for path, field, successor in paired_fields(before.schema, now.schema, *keys):
+        if field is None:
+            continue
+        if successor is not None:
+            new_path = new_paths[path] = (*new_paths[path[:-1]], successor.name)
+            if _folded(new_path[-1:]) != _folded(path[-1:]):
+                what = f"was renamed to {'.'.join(new_path)}"
+                yield ColumnChange("renamed", path, new_path, what)
+        elif _folded(path) in names:
+            what = "was dropped, and another one has its name"
+            yield ColumnChange("readded", path, path, what)
+        else:
+            yield ColumnChange("dropped", path, None, "was dropped")
 
 
 def _older_names(change: ColumnChange) -> set[_Path]:
