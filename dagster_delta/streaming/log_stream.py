@@ -372,10 +372,11 @@ class CommitRules:
 
     def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
         operation = (actions.commit_info or {}).get("operation") or "a commit"
-        kind, allowed = "deleted", self._options.allows_deletes
+        options = self._options
+        kind, allowed = "deleted", options.ignore_deletes or options.ignore_changes
         advice = "ignoreDeletes to go on without it"
         if has_new_rows:
-            kind, allowed = "changed", self._options.allows_changes
+            kind, allowed = "changed", options.ignore_changes
             advice = "ignoreChanges to read all rows of the files they rewrote"
         if not allowed:
             raise UnsupportedFeature(

@@ -165,16 +165,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """What an overwrite replaces, as the argument `where` of `DeltaTable.overwrite`."""
         return "dynamic" if self.partition_overwrite == "dynamic" else self.replace_where
 
-    @property
-    def allows_changes(self) -> bool:
-        """Whether commits that rewrite rows do not stop the stream."""
-        return self.ignore_changes or self.skip_change_commits
-
-    @property
-    def allows_deletes(self) -> bool:
-        """Whether commits that only delete rows do not stop the stream."""
-        return self.ignore_deletes or self.allows_changes
-
     def admission(self) -> Admission:
         """The limits of a batch of a stream."""
         is_limited = self.max_files is not None or self.max_bytes is not None
