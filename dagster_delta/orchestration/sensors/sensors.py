@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import dagster as dg
 import msgspec
@@ -53,8 +53,6 @@ RunConfigFor: TypeAlias = Callable[[TableChanges], "dg.RunConfig | Mapping[str, 
 
 # A longer list is not useful.
 _MAX_NAMED = 10
-
-_R = TypeVar("_R", CommitRules, "Watch")
 
 
 class DeltaSensorOptions(TypedDict, total=False):
@@ -216,39 +214,31 @@ def _watch(
         raise InvalidArgument(
             f"Sensor {name} has nothing to do: give a target to run, or an asset_key to report on"
         )
-    given: dict[str, Any] = dict(options)
     for option in ("max_commits_per_tick", "max_runs_per_tick"):
-        value = given.get(option, 100)
+        value = options.get(option, 100)
         if not isinstance(value, int) or value < 1:
             raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
     operations = options.get("operations")
     if operations is not None:
         operations = frozenset(operation.upper() for operation in _names(operations))
-    rules = _with_options(
-        CommitRules,
-        given,
+    rules = CommitRules(
+        start_from=options.get("start_from", "latest"),
         operations=operations,
+        partitions=options.get("partitions"),
         columns=_names(options.get("columns", ())),
         needs_change_feed=needs_change_feed,
+        max_commits_per_tick=options.get("max_commits_per_tick", 100),
     )
-    return _with_options(
-        Watch,
-        given,
+    return Watch(
         sensor_name=name,
         # In the store's spelling, so that one table has one name in the cursor.
         tables=tuple(uri.rstrip("/") or uri for uri in listed),
-        storage_options=lambda: plain_options(options.get("storage_options")),
+        options=options,
         rules=rules,
         requests_runs=runs_something,
         mapping=_mapping(name, options),
         asset_key=_asset_key(name, options, several=root is not None or len(listed) > 1),
     )
-
-
-def _with_options(record: type[_R], options: Mapping[str, Any], **derived: Any) -> _R:
-    """A record whose fields are options of the sensor, or derived from them."""
-    names = record.__dataclass_fields__.keys() & options.keys()
-    return record(**{**{name: options[name] for name in names}, **derived})
 
 
 def _names(names: str | Collection[str]) -> tuple[str, ...]:
@@ -285,7 +275,8 @@ def _asset_key(name: str, options: DeltaSensorOptions, *, several: bool) -> Asse
 
 
 def _description(watch: Watch) -> str:
-    what = f"every table below {watch.root}" if watch.root else ", ".join(watch.tables[:5])
+    root = watch.options.get("root")
+    what = f"every table below {root}" if root else ", ".join(watch.tables[:5])
     kind = "row changes" if watch.rules.needs_change_feed else "new versions"
     return f"Watches {what} for {kind}."
 
@@ -296,22 +287,13 @@ class Watch:
 
     sensor_name: str
     tables: tuple[str, ...]
-    storage_options: Callable[[], Mapping[str, object]]
+    options: DeltaSensorOptions
     rules: CommitRules
     requests_runs: bool
     mapping: PartitionMapping | None
     """Maps changed partitions to partition keys; None for one run per table."""
     asset_key: AssetKeyFor | None
     """Keys of the assets on which to report commits; None to report none."""
-    root: str | None = None
-    """Root below which to find tables, instead of `tables`."""
-    discover_every_seconds: float = 300
-    minimum_rows: int | None = None
-    minimum_age_seconds: float | None = None
-    max_runs_per_tick: int = 100
-    run_config: RunConfigFor | None = None
-    run_tags: Mapping[str, str] = field(default_factory=dict)
-    asset_event: AssetEventKind = "materialization"
     stores: dict[str, ObjectStore] = field(default_factory=dict)
     """Open stores, kept between ticks to reuse connections."""
 
@@ -328,7 +310,7 @@ class Watch:
             self._open,
             self.rules,
             now_ms=now_ms,
-            discovered=self.root is not None,
+            discovered=self.options.get("root") is not None,
         )
         if self.requests_runs:
             polled = [self._as_requested(context, before, result, now_ms) for result in polled]
@@ -340,12 +322,13 @@ class Watch:
         return tick.result(SensorState(tables=tables, discovered_at_ms=discovered_at_ms))
 
     def _locations(self, state: SensorState, now_ms: int) -> tuple[Sequence[str], int | None]:
-        if self.root is None:
+        root = self.options.get("root")
+        if root is None:
             return self.tables, None
-        last = state.discovered_at_ms
-        if last is not None and now_ms - last < self.discover_every_seconds * 1000:
+        last, seconds = state.discovered_at_ms, self.options.get("discover_every_seconds", 300)
+        if last is not None and now_ms - last < seconds * 1000:
             return tuple(state.tables), last
-        found = find_tables(self.root, self.storage_options())
+        found = find_tables(root, self._storage_options())
         # A table that no longer exists is reported as an error until its entry is removed.
         return tuple(sorted({*found, *state.tables})), now_ms
 
@@ -387,8 +370,11 @@ class Watch:
     def _open(self, uri: str) -> ObjectStore:
         store = self.stores.get(uri)
         if store is None:
-            store = self.stores.setdefault(uri, open_store(uri, self.storage_options()))
+            store = self.stores.setdefault(uri, open_store(uri, self._storage_options()))
         return store
+
+    def _storage_options(self) -> Mapping[str, object]:
+        return plain_options(self.options.get("storage_options"))
 
 
 def _waiting_since(polled: PollResult) -> tuple[float, str]:
@@ -465,7 +451,8 @@ class _Tick:
                 timestamps = state.log.timestamp_columns or ()
                 mapped = watch.mapping.map(commit.partitions, timestamp_columns=timestamps)
                 partition_keys = mapped.keys
-            events += commit_event(commit, polled.uri, key, watch.asset_event, partition_keys)
+            kind = watch.options.get("asset_event", "materialization")
+            events += commit_event(commit, polled.uri, key, kind, partition_keys)
         return events
 
     def _run_requests(
@@ -475,11 +462,12 @@ class _Tick:
         request now.
         """
         watch, waiting, later, uri = self.watch, state.waiting, state.later, polled.uri
+        options = watch.options
         if not watch.requests_runs:
             if waiting is not None:
                 self._add_partitions(self._keys(uri, state, waiting)[0])
             return None, None, []
-        room = max(0, watch.max_runs_per_tick - len(self.requests))
+        room = max(0, options.get("max_runs_per_tick", 100) - len(self.requests))
         requests = []
         if later is not None and watch.mapping is not None:
             known = later.unsent_keys or ()
@@ -492,8 +480,8 @@ class _Tick:
             polled.was_requested
             or waiting.is_due(
                 self.now_ms,
-                minimum_rows=watch.minimum_rows,
-                minimum_age_seconds=watch.minimum_age_seconds,
+                minimum_rows=options.get("minimum_rows"),
+                minimum_age_seconds=options.get("minimum_age_seconds"),
             )
         )
         if waiting is None or not due or room <= 0:
@@ -514,11 +502,12 @@ class _Tick:
     def _requests(
         self, uri: str, waiting: WaitingChanges, keys: Sequence[str | None]
     ) -> list[dg.RunRequest]:
-        requests = []
+        options, requests = self.watch.options, []
+        run_config = options.get("run_config")
         for key in keys:
             changes = TableChanges.of(uri, waiting, key)
-            config = None if self.watch.run_config is None else self.watch.run_config(changes)
-            tags = {**self.watch.run_tags, **changes.tags}
+            config = None if run_config is None else run_config(changes)
+            tags = {**options.get("run_tags", {}), **changes.tags}
             requests.append(dg.RunRequest(changes.run_key, config, tags, partition_key=key))
         self._add_partitions([key for key in keys if key is not None])
         return requests
@@ -561,7 +550,9 @@ class _Tick:
 
     def _waiting_text(self, waiting: WaitingChanges) -> str:
         """What pending changes are, and what they wait for."""
-        minimum_rows, minimum_age = self.watch.minimum_rows, self.watch.minimum_age_seconds
+        options = self.watch.options
+        minimum_rows = options.get("minimum_rows")
+        minimum_age = options.get("minimum_age_seconds")
         rows = "an unknown number of rows"
         if waiting.rows is not None:
             rows = counted(waiting.rows, "row")
