@@ -4,7 +4,8 @@
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -12,15 +13,13 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
-    check_constraints,
+    check_declared,
     check_freshness,
     check_health,
     check_health_limits,
     check_row_count,
     check_schema,
     check_unique,
-    declared_constraints,
-    rows_since,
     spell_age,
 )
 from dagster_delta.orchestration.io.asset_options import (
@@ -46,8 +45,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-CheckOfVersion = Callable[[Snapshot, int | None], Finding]
-"""Maps a version, and the version at which the rule last held, to the result of the rule."""
+Rule = tuple[str, Callable[[Snapshot, int | None], Finding]]
+"""A description, and a function from a version, and the one at which the rule last held, to the
+result of the rule."""
 
 _VERSION_KEY = "delta/version"
 _ROWS_KEY = "delta/failing_rows"
@@ -118,11 +118,15 @@ def delta_asset_checks(
         dg.Definitions(assets=[orders], asset_checks=checks, resources=…)
     """
     key = asset_key_of(asset)
-    rules = _constraint_rules(all_rows=all_rows) if constraints else {}
+    declared_rules = _DECLARATIONS.items() if constraints else ()
+    rules: dict[str, Rule] = {
+        name: (description, partial(check_declared, name, all_rows=all_rows))
+        for name, description in declared_rules
+    }
     rules |= _expectation_rules(unique, row_count, freshness, health)
     if schema is not None:
         declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-        rules["delta_schema"] = _Rule(
+        rules["delta_schema"] = (
             "The columns and their types match the declaration.",
             lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
         )
@@ -144,7 +148,7 @@ def delta_asset_checks(
 def _definition(
     key: dg.AssetKey,
     source: MaintainedTable,
-    rules: "Mapping[str, _Rule]",
+    rules: Mapping[str, Rule],
     waited_for: Collection[str],
     severity: dg.AssetCheckSeverity,
     masked: Collection[str],
@@ -161,10 +165,10 @@ def _definition(
             raise TableNotFound(f"{source.name} has no Delta table yet: materialize it first")
         snapshot = table.snapshot()
         for check_key in context.selected_asset_check_keys:
-            rule = rules[check_key.name]
+            _, check = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
             try:
-                finding, failed = rule.check(snapshot, last), severity
+                finding, failed = check(snapshot, last), severity
             except UnsupportedExpression as error:
                 finding = Finding(passed=False, description=f"Not evaluated: {error}")
                 failed = dg.AssetCheckSeverity.WARN
@@ -172,9 +176,9 @@ def _definition(
 
     specs = {
         name: dg.AssetCheckSpec(
-            name, asset=key, description=rule.description, blocking=name in waited_for
+            name, asset=key, description=description, blocking=name in waited_for
         )
-        for name, rule in rules.items()
+        for name, (description, _) in rules.items()
     }
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
     definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
@@ -185,12 +189,6 @@ def _definition(
         can_subset=True,
     )
     return definition
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    description: str
-    check: CheckOfVersion
 
 
 def _table(
@@ -217,13 +215,13 @@ def _expectation_rules(
     row_count: tuple[int | None, int | None] | None,
     freshness: dt.timedelta | None,
     health: Mapping[str, float] | None,
-) -> dict[str, _Rule]:
-    rules: dict[str, _Rule] = {}
+) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
     if unique is not None:
         columns = (unique,) if isinstance(unique, str) else tuple(unique)
         if not columns:
             raise InvalidArgument("unique names no column: name those of the key, or leave it out")
-        rules["delta_unique"] = _Rule(
+        rules["delta_unique"] = (
             f"No two rows have the same {', '.join(columns)}.",
             lambda s, _: check_unique(s, columns),
         )
@@ -236,36 +234,26 @@ def _expectation_rules(
                 "may be None: (1, None)"
             )
         least, most = pair
-        rules["delta_row_count"] = _Rule(
-            "The number of rows is within bounds.", lambda s, _: check_row_count(s, least, most)
+        rules["delta_row_count"] = (
+            "The number of rows is within bounds.",
+            lambda s, _: check_row_count(s, least, most),
         )
     if freshness is not None:
         if not isinstance(freshness, dt.timedelta):
             raise InvalidArgument(
                 f"freshness is {freshness!r}, and takes a time: dt.timedelta(hours=1)"
             )
-        rules["delta_freshness"] = _Rule(
+        rules["delta_freshness"] = (
             f"Rows have changed within the last {spell_age(freshness)}.",
             lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
         )
     if health:
         check_health_limits(health)
-        rules["delta_health"] = _Rule(
+        rules["delta_health"] = (
             "The health measures of the table are within bounds.",
             lambda s, _: check_health(s, health),
         )
     return rules
-
-
-def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
-    def rule(name: str, description: str) -> _Rule:
-        def check(snapshot: Snapshot, last: int | None) -> Finding:
-            constraints = declared_constraints(snapshot.configuration)[name]
-            return check_constraints(constraints, rows_since(snapshot, None if all_rows else last))
-
-        return _Rule(description, check)
-
-    return {name: rule(name, description) for name, description in _DECLARATIONS.items()}
 
 
 def _result(

@@ -124,8 +124,12 @@ def declared_constraints(
     }
 
 
-def check_constraints(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
-    """Whether rows satisfy what the table declares."""
+def check_declared(name: str, snapshot: Snapshot, last: int | None, *, all_rows: bool) -> Finding:
+    """Whether rows satisfy what the table declares, by the name of the check; only the rows since
+    the last version at which they did, unless `all_rows`.
+    """
+    constraints = declared_constraints(snapshot.configuration)[name]
+    rows = rows_since(snapshot, None if all_rows else last)
     counts: dict[str, int] = {}
     examples: list[Row] = []
     for constraint in constraints:
