@@ -53,7 +53,9 @@ def test_a_lost_file_is_removed_and_deleted_rows_are_purged(tmp_path: Path) -> N
     found = run(uri, dry_run=False)
     assert found["delta/fsck_removed_files"] == 1
     assert found["delta/reorg_files_removed"] == 1
+    assert found["delta/reorg_bytes_removed"] > 0
     table.refresh()
+    assert found["delta/reorg_versions"] == str(table.version())
     assert table.snapshot().num_records == 19
     assert not any(table.snapshot().files()["has_deletion_vector"].to_pylist())
     runs = [entry for entry in table.history(2) if entry.operation in ("FSCK", "REORG")]

@@ -6,6 +6,7 @@ output, for user-defined jobs.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from logging import Logger
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
@@ -23,11 +24,12 @@ from dagster_delta.orchestration.storage_options import AnyStorageOptions, Local
 from dagster_delta.orchestration.table_metadata import history_metadata
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log_upkeep.cleanup import DeletedFiles
 from dagster_delta.table.operations.clone import CloneOptions, check_clone
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.operations.existing_rows import Purge
 from dagster_delta.table.operations.health import TableHealth, table_health
-from dagster_delta.table.operations.optimize import OptimizeProgress
+from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
 from dagster_delta.table.read.snapshot import Snapshot
 
 MAINTENANCE_POOL = "delta_maintenance"
@@ -89,40 +91,10 @@ class OptimizeConfig(OperationConfig):
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Compact the small files of a table, or Z-order its rows."""
-
-        def log_progress(progress: OptimizeProgress) -> None:
-            done = spell_bytes(progress.num_done_bytes)
-            what = "skipped files that other writers have changed"
-            if progress.version is not None:
-                files = f"{progress.num_added_files} files instead of {progress.num_removed_files}"
-                what = f"version {progress.version} has {files}"
-            log.info(f"optimize: {done} of {spell_bytes(progress.num_total_bytes)}; {what}")
-
-        session = active_spark_session() if self.engine == "spark" else None
-        with watch_spark(session, log) as spark_work:
-            # A job may have tables of both kinds.
-            full = self.full and bool(table_clustering(table.refresh()))
-            options = {**self.arguments(), "full": full}
-            result = table.optimize(**options, commit_info=commit_info, on_progress=log_progress)
-        metrics = result.metrics
-        summary = _rewritten(metrics)
-        if result.skipped:
-            summary = "nothing to compact"
-        if result.num_left_files:
-            skipped = f"skipped {result.num_left_files} files that other writers have changed"
-            log.warning(f"optimize: {skipped}")
-            summary += f"; {skipped}"
-        return (
-            summary,
-            {
-                "delta/optimize_files_removed": metrics["numRemovedFiles"],
-                "delta/optimize_files_added": metrics["numAddedFiles"],
-                "delta/optimize_bytes_removed": metrics["numRemovedBytes"],
-                "delta/optimize_bytes_added": metrics["numAddedBytes"],
-                "delta/optimize_versions": ", ".join(map(str, result.versions)) or "none",
-                **spark_work,
-            },
-        )
+        # A job may have tables of both kinds.
+        full = self.full and bool(table_clustering(table.refresh()))
+        options = {**self.arguments(), "full": full, "commit_info": commit_info}
+        return _rewrite("optimize", "compact", partial(table.optimize, **options), self.engine, log)
 
 
 class VacuumConfig(OperationConfig):
@@ -148,20 +120,12 @@ class VacuumConfig(OperationConfig):
             commit_info=commit_info,
             on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
         )
-        size = spell_bytes(result.size_bytes)
+        summary, facts = _deleted("vacuum", result)
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
-        verb = "would delete" if result.dry_run else "deleted"
-        summary = f"{verb} {counted(result.num_files, 'file')} ({size}), {hours}"
+        first = result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
         return (
-            summary,
-            {
-                "delta/vacuum_dry_run": result.dry_run,
-                "delta/vacuum_files": result.num_files,
-                "delta/vacuum_bytes": result.size_bytes,
-                "delta/vacuum_first_files": dg.MetadataValue.json(
-                    result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
-                ),
-            },
+            f"{summary}, {hours}",
+            {**facts, "delta/vacuum_first_files": dg.MetadataValue.json(first)},
         )
 
 
@@ -218,21 +182,10 @@ class ReorgConfig(OperationConfig):
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Purge deleted rows, dropped columns and old types from the files of a table."""
-        session = active_spark_session() if self.engine == "spark" else None
-        with watch_spark(session, log) as spark_work:
-            kinds: tuple[Purge, ...] = ("deletion_vectors", "dropped_columns", "widened_types")
-            purge = [kind for kind in kinds if getattr(self, kind)]
-            result = table.reorg(**self.arguments(), purge=purge, commit_info=commit_info)
-        metrics = result.metrics
-        summary = _rewritten(metrics)
-        return (
-            "nothing to purge" if result.skipped else summary,
-            {
-                "delta/reorg_files_removed": metrics["numRemovedFiles"],
-                "delta/reorg_files_added": metrics["numAddedFiles"],
-                **spark_work,
-            },
-        )
+        kinds: tuple[Purge, ...] = ("deletion_vectors", "dropped_columns", "widened_types")
+        purge = [kind for kind in kinds if getattr(self, kind)]
+        options = {**self.arguments(), "purge": purge, "commit_info": commit_info}
+        return _rewrite("reorg", "purge", partial(table.reorg, **options), self.engine, log)
 
 
 class CheckpointConfig(OperationConfig):
@@ -277,20 +230,11 @@ class CleanLogConfig(OperationConfig):
         them.
         """
         result = table.clean_log(**self.arguments())
-        verb = "would delete" if result.dry_run else "deleted"
-        deleted = f"{counted(result.num_files, 'file')} ({spell_bytes(result.size_bytes)})"
-        summary = f"{verb} {deleted}; the log begins with version {result.earliest_version}"
+        summary, facts = _deleted("clean_log", result)
+        summary += f"; the log begins with version {result.earliest_version}"
         if result.kept_because is not None:
             summary += f": {result.kept_because}"
-        return (
-            summary,
-            {
-                "delta/clean_log_dry_run": result.dry_run,
-                "delta/clean_log_files": result.num_files,
-                "delta/clean_log_bytes": result.size_bytes,
-                "delta/earliest_version": result.earliest_version,
-            },
-        )
+        return summary, {**facts, "delta/earliest_version": result.earliest_version}
 
 
 class CloneConfig(OperationConfig):
@@ -425,10 +369,54 @@ class DeltaCloneConfig(CloneConfig):
     """Name of one of the job's tables."""
 
 
-def _rewritten(metrics: Mapping[str, int]) -> str:
+def _rewrite(
+    name: str, purpose: str, rewrite: Callable[..., OptimizeResult], engine: str, log: Logger
+) -> StepReport:
+    """Rewrite files of a table, and log the progress."""
+
+    def log_progress(progress: OptimizeProgress) -> None:
+        done = spell_bytes(progress.num_done_bytes)
+        what = "skipped files that other writers have changed"
+        if progress.version is not None:
+            files = f"{progress.num_added_files} files instead of {progress.num_removed_files}"
+            what = f"version {progress.version} has {files}"
+        log.info(f"{name}: {done} of {spell_bytes(progress.num_total_bytes)}; {what}")
+
+    session = active_spark_session() if engine == "spark" else None
+    with watch_spark(session, log) as spark_work:
+        result = rewrite(on_progress=log_progress)
+    metrics = result.metrics
     removed = counted(metrics["numRemovedFiles"], "file")
     added = f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
-    return f"{removed} ({spell_bytes(metrics['numRemovedBytes'])}) became {added}"
+    summary = f"{removed} ({spell_bytes(metrics['numRemovedBytes'])}) became {added}"
+    if result.skipped:
+        summary = f"nothing to {purpose}"
+    if result.num_left_files:
+        skipped = f"skipped {result.num_left_files} files that other writers have changed"
+        log.warning(f"{name}: {skipped}")
+        summary += f"; {skipped}"
+    return (
+        summary,
+        {
+            f"delta/{name}_files_removed": metrics["numRemovedFiles"],
+            f"delta/{name}_files_added": metrics["numAddedFiles"],
+            f"delta/{name}_bytes_removed": metrics["numRemovedBytes"],
+            f"delta/{name}_bytes_added": metrics["numAddedBytes"],
+            f"delta/{name}_versions": ", ".join(map(str, result.versions)) or "none",
+            **spark_work,
+        },
+    )
+
+
+def _deleted(name: str, result: DeletedFiles) -> StepReport:
+    """What was deleted, or would be."""
+    verb = "would delete" if result.dry_run else "deleted"
+    size = spell_bytes(result.size_bytes)
+    return f"{verb} {counted(result.num_files, 'file')} ({size})", {
+        f"delta/{name}_dry_run": result.dry_run,
+        f"delta/{name}_files": result.num_files,
+        f"delta/{name}_bytes": result.size_bytes,
+    }
 
 
 def health_metadata(health: TableHealth) -> RawMetadata:
