@@ -186,8 +186,7 @@ def tables_of_asset(
     definition = asset if isinstance(asset, dg.AssetsDefinition) else None
     for spec in asset.specs if isinstance(asset, dg.AssetsDefinition) else (asset,):
         metadata = {
-            name: value.value if isinstance(value, dg.MetadataValue) else value
-            for name, value in (spec.metadata or {}).items()
+            name: getattr(value, "value", value) for name, value in (spec.metadata or {}).items()
         }
         table = MaintainedTable(
             spec.key.to_user_string(),

@@ -184,7 +184,7 @@ def _sensor(
         )
     watch = _watch(name, tables, options, needs_change_feed=needs_change_feed)
 
-    @dg.sensor(
+    define = dg.sensor(
         name=name,
         target=options.get("target"),
         job_name=options.get("job_name"),
@@ -192,10 +192,7 @@ def _sensor(
         default_status=options.get("default_status", dg.DefaultSensorStatus.STOPPED),
         description=options.get("description") or _description(watch),
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return watch.tick(context)
-
-    return sensor
+    return define(watch.tick)
 
 
 def _watch(
