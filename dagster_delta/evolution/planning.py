@@ -15,7 +15,7 @@ Not part of the protocol: defaults that existing rows get when they are read, se
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
@@ -41,19 +41,16 @@ from dagster_delta.evolution.required_protocol import (
     required_features,
     upgrade_protocol,
 )
-from dagster_delta.protocol.features.column_mapping import drop_column_mapping, map_fields
+from dagster_delta.protocol.features.column_mapping import map_fields
 from dagster_delta.protocol.features.existing_defaults import (
+    EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
     is_default_type,
     with_existing_default,
 )
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.registry import TableFeature, find_feature
-from dagster_delta.protocol.features.row_tracking import (
-    ROW_COMMIT_VERSION_COLUMN_KEY,
-    ROW_ID_COLUMN_KEY,
-    ROW_TRACKING_DOMAIN,
-)
+from dagster_delta.protocol.features.row_tracking import ROW_TRACKING_DOMAIN
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
 from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
@@ -136,8 +133,6 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> 
 FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
 """Which data files must be rewritten before a feature can be dropped."""
 
-_CHECKPOINT_PROTECTION = "checkpointProtection"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDrop(SchemaChangePlan):
@@ -156,7 +151,7 @@ class FeatureDrop(SchemaChangePlan):
 
     def with_protected_checkpoints(self) -> TableConfiguration:
         """`after`, plus the feature that protects the checkpoints before the drop."""
-        protocol = upgrade_protocol(self.after.protocol, [_CHECKPOINT_PROTECTION])
+        protocol = upgrade_protocol(self.after.protocol, ["checkpointProtection"])
         return TableConfiguration(protocol, self.after.metadata)
 
     def removes_domain(self, name: str) -> bool:
@@ -179,14 +174,15 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
             f"the feature {feature.name} cannot be dropped while the table has "
             f"{', '.join(dependents)}, which depends on it; drop that first"
         )
-    prepare = _PREPARATIONS.get(feature.name)
-    if prepare is None:
+    if feature.name not in _TRACES:
         raise InvalidArgument(
             f"the feature {feature.name} ({feature.description}) cannot be dropped; copy the rows "
             "to a new table without it"
         )
-    prepared = prepare(configuration)
+    _check_unused(configuration, feature.name)
+    prepared = _without_traces(configuration, feature.name)
     if feature.name == "columnMapping":
+        check_column_names(prepared.schema, "none")
         refuse_altering_changing_column(configuration, prepared)
     protocol = downgrade_protocol(configuration.protocol, feature.name)
     files = _FILES.get(feature.name, "none")
@@ -203,104 +199,70 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
     )
 
 
-_Prepare = Callable[[TableConfiguration], TableConfiguration]
-
-
-def _without_properties(*keys: str) -> _Prepare:
-    def prepare(configuration: TableConfiguration) -> TableConfiguration:
-        return TableConfiguration(configuration.protocol, configuration.metadata.without(*keys))
-
-    return prepare
-
-
-def _without_field_metadata(prefix: str, then: _Prepare) -> _Prepare:
-    def strip(field: StructField) -> StructField:
-        kept = {key: value for key, value in field.metadata.items() if not key.startswith(prefix)}
-        return replace(field, metadata=kept)
-
-    def prepare(configuration: TableConfiguration) -> TableConfiguration:
-        return then(configuration).with_schema(map_fields(configuration.schema, strip))
-
-    return prepare
-
-
-def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
-    unmapped = _without_properties("delta.columnMapping.mode", "delta.columnMapping.maxColumnId")(
-        configuration
-    )
-    schema = drop_column_mapping(configuration.schema)
-    check_column_names(schema, "none")
-    return unmapped.with_schema(schema)
-
-
-def _if_unused(feature: str, advice: str) -> _Prepare:
+def _check_unused(configuration: TableConfiguration, feature: str) -> None:
     """Refuse if the schema or a constraint needs the feature."""
-
-    def prepare(configuration: TableConfiguration) -> TableConfiguration:
-        constraints = {
-            key: value
-            for key, value in configuration.metadata.configuration.items()
-            if key.startswith(CONSTRAINT_PREFIX)
-        }
-        if feature in required_features(configuration.schema, constraints):
-            raise InvalidArgument(
-                f"the feature {feature} cannot be dropped while the table uses it; {advice}"
-            )
-        return configuration
-
-    return prepare
-
-
-def _if_no_invariants(configuration: TableConfiguration) -> TableConfiguration:
-    if configuration.not_null_columns:
+    if feature == "invariants" and configuration.not_null_columns:
         column = ".".join(configuration.not_null_columns[0])
         raise InvalidArgument(
             f"the feature invariants cannot be dropped while column {column} is NOT NULL; drop "
             "that first",
             column=column,
         )
-    return _if_unused("invariants", "it cannot be taken from columns that have one")(configuration)
+    advice, properties = _IF_UNUSED.get(feature), configuration.metadata.configuration
+    constraints = {key: sql for key, sql in properties.items() if key.startswith(CONSTRAINT_PREFIX)}
+    if advice is not None and feature in required_features(configuration.schema, constraints):
+        raise InvalidArgument(
+            f"the feature {feature} cannot be dropped while the table uses it; {advice}"
+        )
 
 
-_NOTHING = _without_properties()
+def _without_traces(configuration: TableConfiguration, feature: str) -> TableConfiguration:
+    traces, properties = _TRACES[feature], configuration.metadata.configuration
 
-_PREPARATIONS: dict[str, _Prepare] = {
-    "appendOnly": _without_properties("delta.appendOnly"),
-    "invariants": _if_no_invariants,
-    "checkConstraints": _if_unused("checkConstraints", "drop its CHECK constraints first"),
-    "changeDataFeed": _without_properties("delta.enableChangeDataFeed"),
-    "generatedColumns": _without_field_metadata("delta.generationExpression", _NOTHING),
-    "columnMapping": _without_mapping,
-    "identityColumns": _without_field_metadata("delta.identity.", _NOTHING),
-    "deletionVectors": _without_properties("delta.enableDeletionVectors"),
-    "rowTracking": _without_properties(
-        "delta.enableRowTracking",
-        "delta.rowTrackingSuspended",
-        ROW_ID_COLUMN_KEY,
-        ROW_COMMIT_VERSION_COLUMN_KEY,
-    ),
-    "domainMetadata": _NOTHING,
-    "timestampNtz": _if_unused("timestampNtz", "drop its columns without a time zone first"),
-    "typeWidening": _without_field_metadata(
-        TYPE_CHANGES_KEY, _without_properties("delta.enableTypeWidening")
-    ),
-    "v2Checkpoint": _without_properties("delta.checkpointPolicy"),
-    "vacuumProtocolCheck": _NOTHING,
-    "inCommitTimestamp": _without_properties(
-        "delta.enableInCommitTimestamps", *IN_COMMIT_TIMESTAMP_START_KEYS
-    ),
-    "clustering": _NOTHING,
-    "allowColumnDefaults": _without_field_metadata("CURRENT_DEFAULT", _NOTHING),
-    "icebergCompatV1": _without_properties("delta.enableIcebergCompatV1"),
-    "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
-    "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
-    "materializePartitionColumns": _without_properties(
-        "delta.enableMaterializePartitionColumnsFeature"
-    ),
-    "variantShredding": _without_properties("delta.enableVariantShredding"),
-    "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
-    EXISTING_DEFAULTS_FEATURE: TableConfiguration.without_existing_defaults,
+    def strip(field: StructField) -> StructField:
+        kept = {key: value for key, value in field.metadata.items() if not key.startswith(traces)}
+        return replace(field, metadata=kept)
+
+    kept = {key: value for key, value in properties.items() if not key.startswith(traces)}
+    return configuration.with_properties(kept).with_schema(map_fields(configuration.schema, strip))
+
+
+_TRACES = {
+    "appendOnly": ("delta.appendOnly",),
+    "invariants": (),
+    "checkConstraints": (),
+    "changeDataFeed": ("delta.enableChangeDataFeed",),
+    "generatedColumns": ("delta.generationExpression",),
+    "columnMapping": ("delta.columnMapping.",),
+    "identityColumns": ("delta.identity.",),
+    "deletionVectors": ("delta.enableDeletionVectors",),
+    "rowTracking": ("delta.enableRowTracking", "delta.rowTracking"),
+    "domainMetadata": (),
+    "timestampNtz": (),
+    "typeWidening": ("delta.enableTypeWidening", TYPE_CHANGES_KEY),
+    "v2Checkpoint": ("delta.checkpointPolicy",),
+    "vacuumProtocolCheck": (),
+    "inCommitTimestamp": ("delta.enableInCommitTimestamps", *IN_COMMIT_TIMESTAMP_START_KEYS),
+    "clustering": (),
+    "allowColumnDefaults": ("CURRENT_DEFAULT",),
+    "icebergCompatV1": ("delta.enableIcebergCompatV1",),
+    "icebergCompatV2": ("delta.enableIcebergCompatV2",),
+    "variantType": (),
+    "materializePartitionColumns": ("delta.enableMaterializePartitionColumnsFeature",),
+    "variantShredding": ("delta.enableVariantShredding",),
+    "checkpointProtection": ("delta.requireCheckpointProtectionBeforeVersion",),
+    EXISTING_DEFAULTS_FEATURE: (EXISTING_DEFAULT_KEY,),
 }
+"""By feature that can be dropped: how the keys of properties and of field metadata begin that go
+with it."""
+
+_IF_UNUSED = {
+    "invariants": "it cannot be taken from columns that have one",
+    "checkConstraints": "drop its CHECK constraints first",
+    "timestampNtz": "drop its columns without a time zone first",
+    "variantType": "drop its columns that hold variants first",
+}
+"""By feature that can be dropped only if nothing needs it: what has to be done first."""
 
 _FILES: dict[str, FilesToRewrite] = {
     "columnMapping": "all",

@@ -114,12 +114,6 @@ def _assigned_ids(schema: StructType) -> list[int]:
     return ids
 
 
-def drop_column_mapping(schema: StructType) -> StructType:
-    """The schema without ids and physical names, for a new table made from another's schema."""
-    keys = ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY
-    return map_fields(schema, lambda field: field.without(*keys))
-
-
 def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:
     """The type with `change` applied to every field, at every depth."""
     return cast("_D", _map_data_type(data_type, change))

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable
-from dagster_delta.protocol.features.column_mapping import map_fields, physical_name
+from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
     DataType,
@@ -136,11 +136,6 @@ def check_existing_defaults(schema: StructType) -> None:
                 "table",
                 column=column,
             )
-
-
-def without_existing_defaults(schema: StructType) -> StructType:
-    """The schema of a table in which every file holds every column that has a default."""
-    return map_fields(schema, lambda field: field.without(EXISTING_DEFAULT_KEY))
 
 
 def with_existing_defaults_of(

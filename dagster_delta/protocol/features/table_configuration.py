@@ -21,7 +21,6 @@ from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULTS_FEATURE,
     check_existing_defaults,
     with_existing_defaults_of,
-    without_existing_defaults,
 )
 from dagster_delta.protocol.schema import (
     PrimitiveType,
@@ -188,12 +187,6 @@ class TableConfiguration:
             return self
         metadata = msgspec.structs.replace(self.metadata, schema_string=schema.to_json())
         return TableConfiguration(self.protocol, metadata)
-
-    def without_existing_defaults(self) -> TableConfiguration:
-        """The configuration of a table in which every file holds every column that has a
-        default.
-        """
-        return self.with_schema(without_existing_defaults(self.schema))
 
     def with_existing_defaults_of(self, older: TableConfiguration) -> TableConfiguration:
         """The configuration, extended to read files that were live under an older one.
