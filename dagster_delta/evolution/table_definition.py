@@ -22,6 +22,7 @@ from dagster_delta.evolution.column_rules import (
 from dagster_delta.evolution.properties import (
     COMMENT_KEY,
     MAX_COLUMN_ID_KEY,
+    column_names,
     is_protocol_property,
     map_columns,
     new_column_name,
@@ -113,7 +114,9 @@ def define_table(
     configuration |= _kept(replaces, CHECKPOINT_PROTECTION_KEY)
     if "rowTracking" in effective_features(protocol):
         kept = _kept(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
-        configuration = with_materialized_columns(kept | configuration, new_column_name)
+        # Two writers that create one table give them the same names, too.
+        new_name = column_names("", 0) if replaces is None else new_column_name
+        configuration = with_materialized_columns(kept | configuration, new_name)
     empty = Metadata(
         # The names of its columns in files depend on it, and are the same in the next attempt.
         id=old.id if old else "",
