@@ -109,7 +109,7 @@ def test_a_file_with_other_rows_than_the_log_counts_is_not_rewritten(change: Any
     transaction.stage_readded([msgspec.structs.replace(first, stats='{"numRecords":12}')])
     transaction.commit("COMPUTE STATS")
     files = data_files(table)
-    with pytest.raises(InvalidTable, match=r"the log counts (11|12|22) rows"):
+    with pytest.raises(InvalidTable, match=r"the log counts (12|22) rows in [12] files"):
         change(table)
     assert data_files(table) == files
     assert ids_of(reopened(table)) == list(range(20))

@@ -189,16 +189,16 @@ def _check_no_row_lost(
 ) -> None:
     """Compare the rows that were written again with those in the log."""
     assert transaction.snapshot is not None  # noqa: S101  its files were selected
-    expected = found = 0
+    lost = 0
     if not transaction.configuration.deletion_vectors_enabled:
-        expected, found = sum(file.num_staying for file in touched), rewritten.num_copied_rows
+        lost = sum(file.num_staying for file in touched) - rewritten.num_copied_rows
     if updates:
         changed = [file.num_selected for file in touched]
         if None in changed:
             return
-        expected += sum(number or 0 for number in changed)
-        found += rewritten.num_changed_rows
-    check_row_count(transaction.snapshot, len(touched), expected, found)
+        lost += sum(number or 0 for number in changed) - rewritten.num_changed_rows
+    counted = sum(file.num_live or 0 for file in touched)
+    check_row_count(transaction.snapshot, len(touched), counted, counted - lost)
 
 
 def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:

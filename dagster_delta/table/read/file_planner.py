@@ -325,9 +325,9 @@ def check_row_count(
     """
     if expected is not None and expected != num_rows:
         raise InvalidTable(
-            f"the log counts {expected} rows to write again from {num_files} files, which hold "
-            f"{num_rows}: statistics or a deletion vector are wrong. Nothing was changed; find "
-            "the file with a full scan, and write it again from its source",
+            f"the log counts {expected} rows in {num_files} files, which hold {num_rows}: "
+            "statistics or a deletion vector are wrong. Nothing was changed; find the file with a "
+            "full scan, and write it again from its source",
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )
