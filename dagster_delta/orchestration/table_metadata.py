@@ -25,7 +25,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.log.commit_summary import CommitSummary, rows_by_deed
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.read.history import HistoryEntry, latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
@@ -50,19 +50,6 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>|#~!&]")
 """Markdown markup to escape; a commit may contain any text."""
 
 _LONGEST_TEXT = 100
-
-# Without case and underscores: other writers spell them num_target_rows_inserted.
-_MERGED_ROWS = {
-    "numtargetrowsinserted": "inserted",
-    "numtargetrowsupdated": "updated",
-    "numtargetrowsdeleted": "deleted",
-}
-_ROWS = {
-    "numoutputrows": "written",
-    "numaddedrows": "written",
-    "numupdatedrows": "updated",
-    "numdeletedrows": "deleted",
-}
 
 
 def op_name(key: dg.AssetKey, prefix: str = "") -> str:
@@ -246,11 +233,12 @@ def history_markdown(entries: Sequence[HistoryEntry]) -> str:
 
 
 def _line(entry: HistoryEntry) -> str:
+    rows = rows_by_deed(entry.operation_metrics)
     cells = [
         str(entry.version),
         _time(entry.timestamp_ms),
         plain_markdown(entry.operation),
-        _rows(entry),
+        ", ".join(f"{count:,} {deed}" for deed, count in rows.items() if count),
         _author(entry),
         plain_markdown(entry.user_metadata),
     ]
@@ -263,19 +251,6 @@ def _time(timestamp_ms: int) -> str:
         return f"{epoch + dt.timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
         return ""
-
-
-def _rows(entry: HistoryEntry) -> str:
-    found = entry.operation_metrics.items()
-    metrics = {name.replace("_", "").lower(): value for name, value in found}
-    # The rows written by a merge include copied rows.
-    names = _MERGED_ROWS if any(name in metrics for name in _MERGED_ROWS) else _ROWS
-    counts = []
-    for name, deed in names.items():
-        rows = str(metrics.get(name, ""))
-        if rows.isdecimal() and int(rows) > 0:
-            counts.append(f"{int(rows):,} {deed}")
-    return ", ".join(counts)
 
 
 def _author(entry: HistoryEntry) -> str:

@@ -13,16 +13,19 @@ from dagster_delta.protocol.log.commit_file import CommitActions
 
 PartitionValues = Mapping[str, str | None]
 
-# Operation metrics that add up to the rows a commit wrote, changed or deleted, compared without
-# case and underscores: writers spell them numOutputRows or num_added_rows. The first group that is
-# present counts; the numbers of a MERGE come before the rows that it had to rewrite.
-_ROW_METRICS = (
-    ("numtargetrowsinserted", "numtargetrowsupdated", "numtargetrowsdeleted"),
-    ("numupdatedrows",),
-    ("numdeletedrows",),
-    ("numoutputrows",),
-    ("numaddedrows",),
-)
+# Operation metrics, compared without case and underscores: writers spell them numOutputRows or
+# num_added_rows.
+_MERGED_ROWS = {
+    "numtargetrowsinserted": "inserted",
+    "numtargetrowsupdated": "updated",
+    "numtargetrowsdeleted": "deleted",
+}
+_ROWS = {
+    "numaddedrows": "written",
+    "numoutputrows": "written",
+    "numupdatedrows": "updated",
+    "numdeletedrows": "deleted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +125,25 @@ def _distinct(
     return tuple(dict(values) for values in sorted(found, key=repr))
 
 
-def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:
-    if isinstance(metrics, dict):
-        by_name = {str(key).replace("_", "").lower(): value for key, value in metrics.items()}
-        for group in _ROW_METRICS:
-            counts = [_count(by_name[name]) for name in group if name in by_name]
-            if counts and None not in counts:
-                return sum(count or 0 for count in counts)
-    # A rewritten file also holds unchanged rows, so its row count says nothing.
-    counts = [add.num_records for add in adds]
-    return None if rewrites or None in counts else sum(count or 0 for count in counts)
-
-
-def _count(value: object) -> int | None:
+def rows_by_deed(metrics: Mapping[str, object]) -> dict[str, int]:
+    """The rows that a commit has written, or inserted, updated and deleted, as far as its operation
+    metrics say so.
+    """
+    by_name = {name.replace("_", "").lower(): value for name, value in metrics.items()}
+    # The rows written by a MERGE include copied rows.
+    names = _ROWS if by_name.keys().isdisjoint(_MERGED_ROWS) else _MERGED_ROWS
+    found = {deed: str(by_name[name]) for name, deed in names.items() if name in by_name}
     # Spark writes metrics as text.
-    try:
-        return int(str(value))
-    except ValueError:
-        return None
+    return {deed: int(count) for deed, count in found.items() if count.isdecimal()}
+
+
+def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:
+    counts = rows_by_deed(metrics) if isinstance(metrics, dict) else {}
+    if "inserted" in counts:
+        return sum(counts.values())
+    for deed in ("updated", "deleted", "written"):
+        if deed in counts:
+            return counts[deed]
+    # A rewritten file also holds unchanged rows, so its row count says nothing.
+    records = [add.num_records for add in adds]
+    return None if rewrites or None in records else sum(count or 0 for count in records)
