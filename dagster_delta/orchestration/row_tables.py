@@ -40,8 +40,7 @@ _EXACT_IN_A_BROWSER = 2**53
 
 def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
     """Refuse a masked column that does not exist: a misspelled name would show its values."""
-    names = {name.casefold() for name in schema.names}
-    unknown = [name for name in masked if name.casefold() not in names]
+    unknown = [name for name in masked if schema.get(name) is None]
     if unknown:
         raise InvalidArgument(
             f"masked_columns names {', '.join(unknown)}, and the table has no such column, so that "

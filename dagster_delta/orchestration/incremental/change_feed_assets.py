@@ -436,12 +436,12 @@ class AppliedChanges(AssetValue):
             raise
         lineage = None
         if self.upstream_key is not None:
-            known = {name.lower(): name for name in changes.snapshot.schema.names}
+            upstream = changes.snapshot.schema
             lineage = dg.TableColumnLineage(
                 {
-                    name: [dg.TableColumnDep(self.upstream_key, known[name.lower()])]
+                    name: [dg.TableColumnDep(self.upstream_key, field.name)]
                     for name in written.snapshot.schema.names
-                    if name.lower() in known
+                    if (field := upstream.get(name)) is not None
                 }
             )
         metadata = {

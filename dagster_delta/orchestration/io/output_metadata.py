@@ -43,6 +43,7 @@ from dagster_delta.orchestration.table_metadata import (
     table_metadata,
 )
 from dagster_delta.sql.skipping import skip_files
+from dagster_delta.table.log.commit_summary import rows_by_deed
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
@@ -67,10 +68,6 @@ _MAX_STATISTICS = 1_000_000
 """Maximum number of columns times files whose statistics are shown: two seconds of work."""
 
 _COUNTERS = {
-    "numOutputRows": "delta/rows_written",
-    "numTargetRowsInserted": "delta/rows_inserted",
-    "numTargetRowsUpdated": "delta/rows_updated",
-    "numTargetRowsDeleted": "delta/rows_deleted",
     "numFiles": "delta/files_added",
     "numTargetFilesAdded": "delta/files_added",
     "numRemovedFiles": "delta/files_removed",
@@ -78,7 +75,7 @@ _COUNTERS = {
     "numOutputBytes": "delta/bytes_added",
     "numTargetBytesAdded": "delta/bytes_added",
 }
-"""Metrics of a write to their keys; the others are details."""
+"""Metrics of a write to their keys; those not of its rows either are details."""
 
 
 def report_write(
@@ -156,7 +153,7 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
     others = {
         name: value
         for name, value in written.metrics.items()
-        if name not in _COUNTERS and value not in (0, "0")
+        if name not in _COUNTERS and value not in (0, "0") and not rows_by_deed({name: value})
     }
     return {
         "delta/mode": options.mode,
@@ -175,11 +172,9 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
 
 
 def _effect(written: WrittenAsset) -> dict[str, int | str]:
-    metrics = dict(written.metrics)
-    if "numTargetRowsInserted" in metrics:
-        # The rows written by a merge include copied rows.
-        metrics.pop("numOutputRows", None)
-    return {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
+    metrics = written.metrics
+    rows = {f"delta/rows_{deed}": count for deed, count in rows_by_deed(metrics).items()}
+    return rows | {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
 
 
 def _by_partition(written: WrittenAsset) -> dict[str, dict[str, int]]:
