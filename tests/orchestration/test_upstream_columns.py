@@ -196,6 +196,15 @@ def test_a_table_that_widens_types_takes_the_changes_alone(lake, pipeline):
     assert [row["v"] for row in lake.rows()] == [1, 2, 2**40]
 
 
+def test_a_column_that_no_write_widens_is_told_where_it_has_a_wider_type_upstream(lake, pipeline):
+    metadata = {**WIDENING, "partition_by": ["v"], "schema_mode": "merge"}
+    pipeline.run(metadata=metadata)
+    pipeline.source.widen_column("v", "BIGINT")
+    pipeline.source.append(rows(kind=pa.int64(), k3=3))
+    told = pipeline.run(metadata=metadata)["delta/columns_not_followed"]
+    assert told == "column v is of type long now, and of type integer here"
+
+
 def test_a_strict_table_refuses_values_of_the_wider_type_and_says_how_to_take_them(lake, pipeline):
     pipeline.run()
     pipeline.source.widen_column("v", "BIGINT")

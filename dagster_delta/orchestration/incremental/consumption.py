@@ -28,7 +28,7 @@ from dagster_delta.errors import (
     SchemaMismatch,
     VersionNotFound,
 )
-from dagster_delta.evolution.merge_schema import diff_schemas, widenable_columns
+from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.partitions.partitions import SelectPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
@@ -37,14 +37,9 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import (
-    PrimitiveType,
-    StructField,
-    StructType,
-    paired_fields,
-    walk_fields,
-)
+from dagster_delta.protocol.schema import StructField, StructType, paired_fields, walk_fields
 from dagster_delta.table.log.reader import commit_digest, read_commit
+from dagster_delta.table.operations.write_planning import grown_schema
 from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
@@ -430,13 +425,7 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
     """The columns whose type is narrower than in the rows to write, and which a write does not
     widen automatically.
     """
-    grown = set()
-    if target.type_widening_enabled:
-        grown = {
-            column.path
-            for column in widenable_columns(target.schema, rows)
-            if column.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
-        }
+    grown = grown_schema(target, rows, filled=target.schema.names)
     return [
         ColumnChange(
             "widened",
@@ -444,9 +433,8 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
             difference.path,
             f"is of type {difference.data_type} now, and of type {difference.table_type} here",
         )
-        for difference in diff_schemas(target.schema, rows).retyped
-        if difference.path not in grown
-        and difference.table_type is not None
+        for difference in diff_schemas(grown, rows).retyped
+        if difference.table_type is not None
         and difference.data_type is not None
         and is_widening(difference.table_type, difference.data_type)
     ]

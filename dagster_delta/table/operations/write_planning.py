@@ -175,7 +175,19 @@ def grown_configuration(
     """
     from dagster_delta.evolution.table_definition import with_schema
 
-    merged = merge_schemas(
+    merged = grown_schema(current, data_schema, filled=filled, next_version=next_version)
+    return with_schema(current, merged)
+
+
+def grown_schema(
+    current: TableConfiguration,
+    data_schema: StructType,
+    *,
+    filled: Collection[str],
+    next_version: int | None = None,
+) -> StructType:
+    """The schema of `grown_configuration`, before new columns have ids."""
+    return merge_schemas(
         current.schema,
         data_schema,
         fixed_columns=_fixed_columns(current),
@@ -184,7 +196,6 @@ def grown_configuration(
         widen_dates=current.supports("timestampNtz"),
         table_version=next_version if records_versions(current) else None,
     )
-    return with_schema(current, merged)
 
 
 def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
