@@ -38,9 +38,9 @@ from dagster_delta.orchestration.metadata_keys import (
 )
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import data_version_tags, table_schema
+from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.operations.column_change import (
         ColumnChangeProgress,
         ColumnChangeState,
@@ -61,6 +61,8 @@ class SchemaChangeKind(Enum):
 
 class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
     """One schema change of one table. By default, it is a dry run."""
+
+    passed_to = DeltaTable.alter
 
     table: str = ""
     """Name of one of the job's tables. May be omitted if the job has only one."""
@@ -160,7 +162,7 @@ def _change(
     spark: str | None,
     context: dg.OpExecutionContext,
     chosen: MaintainedTable,
-    table: "DeltaTable",
+    table: DeltaTable,
     config: DeltaSchemaChangeConfig,
 ) -> None:
     if config.engine == "spark":
@@ -232,21 +234,14 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
 class _Change:
     """Makes the change of a config, or plans it: one method for each kind."""
 
-    table: "DeltaTable"
+    table: DeltaTable
     config: DeltaSchemaChangeConfig
     log: Logger
     commit_info: Mapping[str, object]
 
     def alter(self) -> _ChangeReport:
         config = self.config
-        result = self.table.alter(
-            config.statement,
-            existing_rows=config.existing_rows,
-            enable_features=config.enable_features,
-            batch_bytes=config.batch_bytes,
-            on_error=config.on_error,
-            **self._options(),
-        )
+        result = self.table.alter(**config.arguments(), **self._reporting())
         changes = result.plan.schema_changes
         fields = (path for path in changes.added if len(path) > 1)
         columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
@@ -260,7 +255,9 @@ class _Change:
         )
 
     def materialize_defaults(self) -> _ChangeReport:
-        result = self.table.materialize_defaults(**self._options())
+        result = self.table.materialize_defaults(
+            dry_run=self.config.dry_run, engine=self.config.engine, **self._reporting()
+        )
         files = counted(result.plan.affected_files, "file")
         cost = f"{files}, {spell_bytes(result.plan.affected_bytes)}"
         title = f"version {result.version}: {cost} were rewritten with their defaults"
@@ -270,10 +267,8 @@ class _Change:
             title = "the table has no lazy defaults"
         return _ChangeReport(title, result.to_markdown())
 
-    def _options(self) -> dict[str, Any]:
+    def _reporting(self) -> dict[str, Any]:
         return {
-            "dry_run": self.config.dry_run,
-            "engine": self.config.engine,
             "commit_info": self.commit_info,
             "on_progress": lambda done, of: self.log.info(f"{done:,} of {of:,} files rewritten"),
         }
