@@ -16,7 +16,7 @@ import pyarrow as pa
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage.file_objects import RangeInput
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
-from dagster_delta.storage.object_store import ObjectMeta, RootedStore
+from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 if TYPE_CHECKING:
     from fsspec.spec import AbstractFileSystem
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
 
 
-class FsspecStore(RootedStore):
+class FsspecStore(FileStore):
     """A read-only `ObjectStore` over a file system of fsspec.
 
     Args:
@@ -96,14 +96,6 @@ class FsspecStore(RootedStore):
         for name, info in found.items():
             yield _object_meta(name[len(self._base) :].lstrip("/"), info)
 
-    def put_if_absent(self, path: str, data: bytes) -> None:  # noqa: ARG002
-        """Refused. Raises ConditionalPutUnsupported."""
-        self._refuse(path)
-
-    def put(self, path: str, data: bytes) -> None:  # noqa: ARG002
-        """Refused. Raises ConditionalPutUnsupported."""
-        self._refuse(path)
-
     def delete(self, paths: Iterable[str]) -> None:
         """Refused. Raises ConditionalPutUnsupported."""
         for path in paths:
@@ -126,8 +118,7 @@ class FsspecStore(RootedStore):
 
         return pa.PythonFile(RangeInput(size_bytes, (), fetch), mode="r")
 
-    def open_output(self, path: str) -> NoReturn:
-        """Refused. Raises ConditionalPutUnsupported."""
+    def _begin(self, path: str, *, overwrite: bool) -> NoReturn:  # noqa: ARG002
         self._refuse(path)
 
     def _inside(self, path: str) -> str:

@@ -33,7 +33,7 @@ from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.forks import check_not_forked, note_use
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, RootedStore
+from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader, FileStatus
@@ -50,7 +50,7 @@ _BELOW_A_FILE = "(is not a directory)"
 _Answer = TypeVar("_Answer")
 
 
-class HdfsStore(RootedStore):
+class HdfsStore(FileStore):
     """An `ObjectStore` over a directory of HDFS.
 
     Args:
@@ -117,22 +117,6 @@ class HdfsStore(RootedStore):
                 else:
                     yield _object_meta(path, status)
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the whole file, or leave an existing one unchanged.
-
-        A rename whose reply was lost is repeated, so `FileExistsError` may refer to the file that
-        this call itself created.
-
-        Raises:
-            FileExistsError: the file exists.
-            StorageFailure: HDFS refused or failed; the file may exist.
-        """
-        self._publish(path, data, overwrite=False)
-
-    def put(self, path: str, data: bytes) -> None:
-        """Create or replace the file in one step."""
-        self._publish(path, data, overwrite=True)
-
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the files; a missing file is no error."""
         for path in paths:
@@ -145,12 +129,6 @@ class HdfsStore(RootedStore):
         reader = self._open(path)
         fetch = partial(self._read_range, path, reader)
         return pa.PythonFile(RangeInput(len(reader), (), fetch), mode="r")
-
-    def open_output(self, path: str) -> PendingFile:
-        """A file to write. It appears under its name when it is closed. Its `write` and `close`
-        raise StorageFailure.
-        """
-        return self._begin(path, overwrite=True)
 
     def resolve_uri(self, path: str) -> str:
         """The URI with the authority of the root; an absolute URI is returned unchanged."""
@@ -192,10 +170,6 @@ class HdfsStore(RootedStore):
         return [
             (status.path.rpartition("/")[2], status) for status in listed if status.path != found
         ]
-
-    def _publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
-        with self._begin(path, overwrite=overwrite) as file:
-            file.write(data)
 
     def _begin(self, path: str, *, overwrite: bool) -> _HdfsFile:
         requests = partial(self._requests, path, reads=False)

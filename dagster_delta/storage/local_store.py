@@ -21,7 +21,7 @@ from __future__ import annotations
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -42,13 +42,13 @@ from dagster_delta.storage.locations import (
     strip_file_scheme,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, RootedStore
+from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 # Opening a FIFO would wait for a process that writes to it.
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class LocalStore(RootedStore):
+class LocalStore(FileStore):
     """An `ObjectStore` over a directory.
 
     Args:
@@ -117,21 +117,6 @@ class LocalStore(RootedStore):
                 if meta is not None:
                     yield meta
 
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the whole file, or leave an existing one unchanged.
-
-        Raises:
-            FileExistsError: the file exists.
-            ConditionalPutUnsupported: the file system supports neither hard links nor an exclusive
-                rename.
-            StorageFailure: the file system refused or failed; nothing was created.
-        """
-        self._put(path, data, move_if_absent)
-
-    def put(self, path: str, data: bytes) -> None:
-        """Create or replace the file in one step."""
-        self._put(path, data, os.replace)
-
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the files; a missing file is no error.
 
@@ -161,13 +146,6 @@ class LocalStore(RootedStore):
         with self._reading(path):
             self._check_regular(os.stat(target), path)
             return pa.OSFile(target, "rb")
-
-    def open_output(self, path: str) -> LocalFile:
-        """A file to write. It appears under its name when it is closed.
-
-        Its `write` and `close` raise StorageFailure.
-        """
-        return self._begin(path, os.replace)
 
     def local_path(self, path: str) -> str:
         """The path on this file system."""
@@ -225,11 +203,8 @@ class LocalStore(RootedStore):
             finally:
                 os.close(descriptor)
 
-    def _put(self, path: str, data: bytes, move: Callable[[str, str], None]) -> None:
-        with self._begin(path, move) as file:
-            file.write(data)
-
-    def _begin(self, path: str, move: Callable[[str, str], None]) -> LocalFile:
+    def _begin(self, path: str, *, overwrite: bool) -> LocalFile:
+        move = os.replace if overwrite else move_if_absent
         naming = partial(self._creating, path)
         return LocalFile(self._inside(path), move, naming, fsync=self._fsync)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -170,6 +171,39 @@ class RootedStore:
 
     def _taken(self, path: str) -> FileExistsError:
         return FileExistsError(errno.EEXIST, "An object is already there", path)
+
+
+class FileStore(RootedStore, ABC):
+    """A store that writes an object of any size as a file, which gets its name at the end."""
+
+    @abstractmethod
+    def _begin(self, path: str, *, overwrite: bool) -> PendingFile:
+        """A file to write. If it may not overwrite, closing it raises FileExistsError where the
+        object exists.
+        """
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the whole object, or leave an existing one unchanged.
+
+        Raises:
+            FileExistsError: the object exists. On HDFS it may be the one that this call created: a
+                rename whose reply was lost is repeated.
+            ConditionalPutUnsupported: the storage has no operation that guarantees this.
+            StorageFailure: the storage refused or failed; on HDFS the object may exist.
+        """
+        with self._begin(path, overwrite=False) as file:
+            file.write(data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object in one step."""
+        with self._begin(path, overwrite=True) as file:
+            file.write(data)
+
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write. The object appears when it is closed. Its `write` and `close` raise
+        StorageFailure.
+        """
+        return self._begin(path, overwrite=True)
 
 
 @runtime_checkable
