@@ -42,32 +42,32 @@ _PARTS = ("year", "month", "dayofmonth", "hour")
 _Value: TypeAlias = Any
 """A value of any atomic type, in Python."""
 
-Bound: TypeAlias = Callable[[_Value], Typed]
-"""Derives bounds of the generated columns from a bound of the base column."""
+Bound: TypeAlias = Callable[[str, _Value], Typed]
+"""Derives a bound of the generated columns, `>` or `<`, from one of the base column."""
 
 
 class _Derivation(msgspec.Struct, frozen=True):
     base: Column
     generated: tuple[Column, ...]
-    at_least: Bound
-    at_most: Bound
+    bound: Bound
     is_prefix: bool = False
     """Whether the generated column is the beginning of a text, or all of it."""
 
     def of(self, operator: str, value: _Value) -> Typed:
-        parts: list[Typed] = []
-        if operator in ("=", ">", ">="):
-            parts.append(self.at_least(_loosened(value, self.base.data_type, -1)))
-        if operator in ("=", "<", "<="):
-            parts.append(self.at_most(_loosened(value, self.base.data_type, 1)))
+        parts = [
+            self.bound(side, _loosened(side, value, self.base.data_type))
+            for side in (">", "<")
+            if operator in ("=", side, f"{side}=")
+        ]
         if operator == "<" and self.is_prefix:
             parts.append(_compared(self.generated[0], "<", value))
         # Empty text is null as a partition value.
         return any_of((all_of(parts), *map(is_null, self.generated)))
 
 
-def _loosened(value: _Value, data_type: DataType, direction: int) -> _Value:
-    return value + direction * _WIDEST_OFFSET if data_type == TIMESTAMP else value
+def _loosened(side: str, value: _Value, data_type: DataType) -> _Value:
+    offset = -_WIDEST_OFFSET if side == ">" else _WIDEST_OFFSET
+    return value + offset if data_type == TIMESTAMP else value
 
 
 def _compared(column: Column, operator: str, value: _Value) -> Call:
@@ -215,29 +215,20 @@ def _by_expression(base: Column, generated: Column, expression: Typed) -> _Deriv
             values = pa.StructArray.from_arrays([values], names=[name])
         return Evaluator(expression).of_batch(pa.table({base.path[0]: values}))[0].as_py()
 
-    def at_least(value: _Value) -> Typed:
+    def bound(side: str, value: _Value) -> Typed:
         # Where a local day begins is an instant that depends on the time zone as well.
-        bound = _compared(generated, ">=", _loosened(computed(value), data_type, -1))
+        found = _compared(generated, f"{side}=", _loosened(side, computed(value), data_type))
         # A year of five digits is written with a plus, which comes before all digits.
-        return any_of((bound, starts_with(generated, "+"))) if is_text_of_time else bound
-
-    def at_most(value: _Value) -> Typed:
-        return _compared(generated, "<=", _loosened(computed(value), data_type, 1))
+        is_exceeded = is_text_of_time and side == ">"
+        return any_of((found, starts_with(generated, "+"))) if is_exceeded else found
 
     is_prefix = base.data_type == data_type == STRING
-    return _Derivation(base, (generated,), at_least, at_most, is_prefix)
+    return _Derivation(base, (generated,), bound, is_prefix)
 
 
 def _by_parts(base: Column, found: Mapping[str, Column]) -> _Derivation:
     columns = tuple(found[part] for part in _PARTS if part in found)
-
-    def at_least(value: _Value) -> Typed:
-        return _lexical(columns, _numbers(value), ">")
-
-    def at_most(value: _Value) -> Typed:
-        return _lexical(columns, _numbers(value), "<")
-
-    return _Derivation(base, columns, at_least, at_most)
+    return _Derivation(base, columns, lambda side, value: _lexical(columns, _numbers(value), side))
 
 
 def _numbers(value: dt.date) -> tuple[int, ...]:
