@@ -6,12 +6,10 @@ All other casts are refused. Constants are converted at once.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from decimal import Context, Decimal
-from typing import TypeAlias
 
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType
 from dagster_delta.sql.literals import BeyondPython, parse_moment, to_float
 from dagster_delta.sql.text_values import read_text
 from dagster_delta.sql.time_zone import UTC, ZONE, instant, local_time
@@ -20,8 +18,10 @@ from dagster_delta.sql.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
     VOID,
     is_integral,
+    is_primitive,
     sql_type_name,
 )
 
@@ -33,43 +33,19 @@ _EXACT = Context(prec=100)
 
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
-_PLAIN = frozenset(
-    {
-        ("integral", "integral"), ("integral", "decimal"), ("integral", "float"),
-        ("integral", "double"), ("integral", "string"), ("integral", "boolean"),
-        ("boolean", "integral"), ("boolean", "float"), ("boolean", "double"),
-        ("boolean", "string"), ("float", "double"),
-        ("decimal", "decimal"), ("date", "timestamp"), ("timestamp", "date"),
-    }
-)  # fmt: skip
-"""Kinds between which DuckDB's cast gives Spark's result."""
-
-
 _DUCKDB_TYPES = {
-    "boolean": "BOOLEAN",
-    "byte": "TINYINT",
-    "short": "SMALLINT",
-    "integer": "INTEGER",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "VARCHAR",
-    "binary": "BLOB",
-    "date": "DATE",
-    # Both are microseconds; the session's zone is UTC, and zones need an extension of DuckDB.
-    "timestamp": "TIMESTAMP",
+    # The session's zone is UTC, and zones need an extension of DuckDB.
     "timestamp_ntz": "TIMESTAMP",
     "void": "INTEGER",
     "variant": 'STRUCT("value" BLOB, metadata BLOB)',
 }
+"""The types that DuckDB does not know by Spark's names."""
 
 
 def duckdb_type(data_type: DataType) -> str:
     """The DuckDB type that holds values of a type."""
-    if isinstance(data_type, DecimalType):
-        return f"DECIMAL({data_type.precision},{data_type.scale})"
-    if isinstance(data_type, PrimitiveType) and data_type.name in _DUCKDB_TYPES:
-        return _DUCKDB_TYPES[data_type.name]
+    if is_primitive(data_type) or data_type == VARIANT:
+        return _DUCKDB_TYPES.get(str(data_type), sql_type_name(data_type))
     if isinstance(data_type, ArrayType):
         return f"{duckdb_type(data_type.element_type)}[]"
     raise UnsupportedExpression(f"a value of type {data_type}; use the Spark engine")
@@ -119,7 +95,7 @@ def cast_sql(operand: str, source: DataType, target: DataType) -> str:
     """DuckDB SQL of a cast that `cast` made. It raises for a value that it cannot convert."""
     rule = _rule(source, target)
     assert rule is not None  # noqa: S101  or there is no such cast
-    return rule(operand, duckdb_type(target))
+    return rule.format(operand, duckdb_type(target))
 
 
 def reads_text(source: DataType, target: DataType) -> bool:
@@ -137,30 +113,25 @@ def cast_may_raise(source: DataType, target: DataType) -> bool:
     return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
 
 
-_Rule: TypeAlias = Callable[[str, str], str]
-"""DuckDB SQL of a cast, from the SQL of its operand and the DuckDB type."""
-
-
-def _rule(source: DataType, target: DataType) -> _Rule | None:
+def _rule(source: DataType, target: DataType) -> str | None:
+    """A template of DuckDB SQL: `{0}` is the operand, `{1}` the DuckDB type."""
     kinds = (cast_kind(source), cast_kind(target))
     if _is_plain(source, target):
-        return lambda operand, found: f"CAST({operand} AS {found})"
+        return _PLAIN
     if kinds in _OF_SECONDS and TIMESTAMP_NTZ in (source, target):
         return None
     if kinds == ("string", "decimal"):
         assert isinstance(target, DecimalType)  # noqa: S101  as its kind says
         # A function has one result type: the digits are passed as text.
-        digits = f"text_to_decimal({{}}, {target.precision}, {target.scale})"
-        return lambda operand, found: f"CAST({digits.format(operand)} AS {found})"
+        return f"CAST(text_to_decimal({{0}}, {target.precision}, {target.scale}) AS {{1}})"
     if kinds in _OF_TEXT:
-        return lambda operand, _: f"text_to_{target}({operand})"
+        return f"text_to_{target}({{0}})"
     if kinds == ("decimal", "string"):
         assert isinstance(source, DecimalType)  # noqa: S101  as its kind says
-        # The zero before the point needs one more digit; without room for it DuckDB omits it.
-        roomy = f"DECIMAL({source.precision + 1},{source.scale})"
         if source.precision == _MAX_PRECISION:
             return None
-        return lambda operand, found: f"CAST(CAST({operand} AS {roomy}) AS {found})"
+        # The zero before the point needs one more digit; without room for it DuckDB omits it.
+        return f"CAST(CAST({{0}} AS DECIMAL({source.precision + 1},{source.scale})) AS {{1}})"
     return _RULES.get(kinds) or _OF_SECONDS.get(kinds)
 
 
@@ -177,76 +148,65 @@ def _is_plain(source: DataType, target: DataType) -> bool:
                 return source.scale < source.precision
     if isinstance(source, ArrayType) and isinstance(target, ArrayType):
         return _is_plain(source.element_type, target.element_type)
-    return source == VOID or kinds in _PLAIN
+    return source == VOID or _RULES.get(kinds) == _PLAIN
 
 
-def _by_way_of_text(operand: str, target: str) -> str:
-    # Text is rounded once, to the nearest number.
-    return f"CAST(CAST({operand} AS VARCHAR) AS {target})"
-
-
-def _truncated(operand: str, target: str) -> str:
-    # DuckDB rounds here, Spark truncates.
-    return (
-        f"CAST(CASE WHEN {operand} < 0 THEN ceil({operand}) ELSE floor({operand}) END AS {target})"
-    )
-
-
-def _truncated_float(operand: str, target: str) -> str:
-    return f"CAST(trunc(CAST({operand} AS DOUBLE)) AS {target})"
-
-
-def _is_not_zero(operand: str, _target: str) -> str:
-    return f"({operand} <> 0)"
-
-
-def _instant_of_double(operand: str, _target: str) -> str:
-    micros = _truncated_float(f"CAST({operand} AS DOUBLE) * 1000000", "BIGINT")
-    return f"make_timestamp({micros})"
-
-
-def _four_digit_year(operand: str, target: str) -> str:
-    return (
-        f"CASE WHEN {operand} IS NULL OR year({operand}) BETWEEN 1 AND 9999"
-        f" THEN CAST({operand} AS {target})"
-        f" ELSE {raising('only Spark writes years outside 1 to 9999 as text')} END"
-    )
-
+_PLAIN = "CAST({0} AS {1})"
+# Text is rounded once, to the nearest number.
+_BY_WAY_OF_TEXT = "CAST(CAST({0} AS VARCHAR) AS {1})"
+# DuckDB rounds here, Spark truncates.
+_TRUNCATED = "CAST(CASE WHEN {0} < 0 THEN ceil({0}) ELSE floor({0}) END AS {1})"
+_TRUNCATED_FLOAT = "CAST(trunc(CAST({0} AS DOUBLE)) AS {1})"
+_INSTANT_OF_DOUBLE = (
+    "make_timestamp(CAST(trunc(CAST(CAST({0} AS DOUBLE) * 1000000 AS DOUBLE)) AS BIGINT))"
+)
+_FOUR_DIGIT_YEAR = (
+    "CASE WHEN {0} IS NULL OR year({0}) BETWEEN 1 AND 9999 THEN CAST({0} AS {1})"
+    f" ELSE {raising('only Spark writes years outside 1 to 9999 as text')} END"
+)
 
 _OF_TEXT = frozenset(
     ("string", kind)
     for kind in ("integral", "float", "double", "decimal", "boolean", "date", "timestamp")
 )
 
-_RULES: dict[tuple[str, str], _Rule] = {
-    ("decimal", "integral"): _truncated,
-    ("decimal", "float"): _by_way_of_text,
-    ("decimal", "double"): _by_way_of_text,
-    ("float", "integral"): _truncated_float,
-    ("double", "integral"): _truncated_float,
-    ("timestamp", "timestamp"): lambda operand, _: operand,
-    ("date", "string"): _four_digit_year,
-    ("timestamp", "string"): _four_digit_year,
-    ("string", "binary"): lambda operand, _: f"encode({operand})",
-    ("boolean", "decimal"): lambda operand, found: f"CAST(CAST({operand} AS TINYINT) AS {found})",
-    **{(kind, "boolean"): _is_not_zero for kind in ("float", "double", "decimal")},
+_RULES: dict[tuple[str, str], str] = {
+    **{("integral", kind): _PLAIN for kind in ("integral", "decimal", "float", "double")},
+    **{("integral", kind): _PLAIN for kind in ("string", "boolean")},
+    **{("boolean", kind): _PLAIN for kind in ("integral", "float", "double", "string")},
+    ("float", "double"): _PLAIN,
+    ("decimal", "decimal"): _PLAIN,
+    ("date", "timestamp"): _PLAIN,
+    ("timestamp", "date"): _PLAIN,
+    ("decimal", "integral"): _TRUNCATED,
+    ("decimal", "float"): _BY_WAY_OF_TEXT,
+    ("decimal", "double"): _BY_WAY_OF_TEXT,
+    ("float", "integral"): _TRUNCATED_FLOAT,
+    ("double", "integral"): _TRUNCATED_FLOAT,
+    ("timestamp", "timestamp"): "{0}",
+    ("date", "string"): _FOUR_DIGIT_YEAR,
+    ("timestamp", "string"): _FOUR_DIGIT_YEAR,
+    ("string", "binary"): "encode({0})",
+    ("boolean", "decimal"): "CAST(CAST({0} AS TINYINT) AS {1})",
+    **{(kind, "boolean"): "({0} <> 0)" for kind in ("float", "double", "decimal")},
 }
+"""By kinds; those that are plain give Spark's result by DuckDB's cast, array elements too."""
 
 _MICROS_AS_DOUBLE = "CAST(epoch_us({0}) AS DOUBLE)"
 # A double has too few digits for the microseconds of far years.
 _EXACT_SECONDS = "CAST(epoch_us({0}) AS DECIMAL(19,0)) * 0.000001"
 
-_OF_SECONDS: dict[tuple[str, str], _Rule] = {
-    ("timestamp", "integral"): f"CAST(floor({_EXACT_SECONDS}) AS {{1}})".format,
-    ("timestamp", "float"): f"CAST({_MICROS_AS_DOUBLE} / 1000000 AS {{1}})".format,
-    ("timestamp", "double"): f"({_MICROS_AS_DOUBLE} / 1000000)".format,
-    ("timestamp", "decimal"): f"CAST({_EXACT_SECONDS} AS {{1}})".format,
-    ("integral", "timestamp"): "make_timestamp(CAST({0} AS BIGINT) * 1000000)".format,
-    ("float", "timestamp"): _instant_of_double,
-    ("double", "timestamp"): _instant_of_double,
+_OF_SECONDS: dict[tuple[str, str], str] = {
+    ("timestamp", "integral"): f"CAST(floor({_EXACT_SECONDS}) AS {{1}})",
+    ("timestamp", "float"): f"CAST({_MICROS_AS_DOUBLE} / 1000000 AS {{1}})",
+    ("timestamp", "double"): f"({_MICROS_AS_DOUBLE} / 1000000)",
+    ("timestamp", "decimal"): f"CAST({_EXACT_SECONDS} AS {{1}})",
+    ("integral", "timestamp"): "make_timestamp(CAST({0} AS BIGINT) * 1000000)",
+    ("float", "timestamp"): _INSTANT_OF_DOUBLE,
+    ("double", "timestamp"): _INSTANT_OF_DOUBLE,
     # The product has the precision of its factor: fractions beyond microseconds would fill it.
     ("decimal", "timestamp"): (
-        "make_timestamp(CAST(CAST(trunc({0}, 6) AS DECIMAL(38,6)) * 1000000 AS BIGINT))".format
+        "make_timestamp(CAST(CAST(trunc({0}, 6) AS DECIMAL(38,6)) * 1000000 AS BIGINT))"
     ),
 }
 """Between numbers and timestamps with a zone, which are seconds since the epoch to Spark."""
