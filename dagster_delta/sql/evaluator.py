@@ -15,7 +15,8 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.statistics.bounds import keeps_order
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
@@ -25,7 +26,7 @@ from dagster_delta.sql.types import (
     DOUBLE,
     VARIANT,
     holds_values,
-    is_integral,
+    is_numeric,
     is_primitive,
 )
 
@@ -155,7 +156,9 @@ def _operand(node: Typed) -> Compiled | None:
     match node:
         case Column(data_type=data_type) if is_primitive(data_type):
             return _column(node)
-        case Cast(Column(data_type=source) as column, data_type) if _widens(source, data_type):
+        case Cast(Column(data_type=source) as column, data_type) if is_numeric(
+            source
+        ) and keeps_order(source, data_type):
             inner = _operand(column)
             if inner is None:
                 return None
@@ -163,14 +166,6 @@ def _operand(node: Typed) -> Compiled | None:
             # Whole numbers beyond 2^53 round to the nearest double, as they do in Spark.
             return lambda columns: pc.cast(inner(columns), target, safe=False)
     return None
-
-
-def _widens(source: DataType, target: DataType) -> bool:
-    if is_integral(source):
-        if isinstance(target, DecimalType):
-            return target.scale <= 18 and target.precision - target.scale >= 20
-        return is_integral(target) or target == PrimitiveType("double")
-    return source == PrimitiveType("float") and target == PrimitiveType("double")
 
 
 def as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:

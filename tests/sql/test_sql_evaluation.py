@@ -269,3 +269,12 @@ def test_decimals_of_every_scale_are_seconds_of_a_timestamp(
     data = pa.table({"v": pa.array([Decimal(seconds)], pa.decimal128(precision, scale))})
     cast = parse_expression("CAST(v AS timestamp)", from_arrow_schema(data.schema))
     assert cast.evaluate(data).cast(pa.int64()).to_pylist() == [micros]
+
+
+@pytest.mark.parametrize("narrower", ["INT", "SMALLINT", "TINYINT"])
+def test_a_number_too_large_for_a_narrower_type_is_refused_in_a_comparison(narrower: str) -> None:
+    table = pa.table({"id": [5, 2**32 + 5]})
+    condition = parse_expression(f"CAST(id AS {narrower}) = 5", SCHEMA)
+    assert condition.evaluate(table.slice(0, 1)).to_pylist() == [True]
+    with pytest.raises(InvalidArgument, match="fails on a value"):
+        condition.evaluate(table)
