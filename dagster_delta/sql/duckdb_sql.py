@@ -19,7 +19,12 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType, PrimitiveType, as_nullable
+from dagster_delta.protocol.schema import (
+    DataType,
+    as_nullable,
+    inner_types,
+    with_inner_types,
+)
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.sql.casts import (
     cast_kind,
@@ -34,7 +39,14 @@ from dagster_delta.sql.functions.time_zones import FUNCTIONS_OF_ZONES, ZONE_FUNC
 from dagster_delta.sql.functions.whitelist import WHITELIST
 from dagster_delta.sql.text_conversion import FUNCTIONS_OF_TEXT
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
-from dagster_delta.sql.types import DATE, TIMESTAMP, VARIANT, holds_values, is_primitive
+from dagster_delta.sql.types import (
+    DATE,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    holds_values,
+    is_primitive,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -162,7 +174,7 @@ class DuckDbEvaluator:
         return f"CASE{tests} ELSE {plain} END"
 
 
-_CALENDAR_TYPES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
+_CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _DATE_CALLS = frozenset({*DATE_FUNCTIONS, *ZONE_FUNCTIONS, "date +", "date -"})
 _CHECKED_DATES = frozenset({"date +", "date -", "interval shift", "trunc", "date_trunc"})
 """Calls that make a date or time of another one, which they check."""
@@ -241,7 +253,8 @@ def duckdb_input(
         return values.cast(VARIANT_STORAGE)
     if not is_primitive(data_type) and holds_values(data_type):
         # Arrow refuses to cast a null struct whose fields are not null.
-        return _without_zones(values.cast(to_arrow_type(as_nullable(data_type))))
+        nullable = as_nullable(data_type)
+        return values.cast(to_arrow_type(nullable)).cast(to_arrow_type(_zoneless(nullable)))
     if not is_primitive(data_type):
         return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
     target = to_arrow_type(data_type)
@@ -254,21 +267,10 @@ def duckdb_input(
     return values
 
 
-def _without_zones(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A nested array whose timestamps are microseconds of UTC."""
-    target = _zoneless(values.type)
-    return values if values.type == target else values.cast(target)
-
-
-def _zoneless(arrow_type: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_zoneless(arrow_type.value_type)))
-    if types.is_map(arrow_type):
-        return pa.map_(_zoneless(arrow_type.key_type), _zoneless(arrow_type.item_type))
-    if types.is_struct(arrow_type):
-        return pa.struct([field.with_type(_zoneless(field.type)) for field in arrow_type])
-    return pa.timestamp("us") if types.is_timestamp(arrow_type) else arrow_type
+def _zoneless(data_type: DataType) -> DataType:
+    """The type with timestamps as microseconds of UTC."""
+    inner = [*map(_zoneless, inner_types(data_type))]
+    return TIMESTAMP_NTZ if data_type == TIMESTAMP else with_inner_types(data_type, inner)
 
 
 def _to_arrow(result: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
