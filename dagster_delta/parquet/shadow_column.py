@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument, UnsupportedExpression
 from dagster_delta.parquet.casts import failing_places, shown_value, value_cast
-from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
+from dagster_delta.parquet.nested_arrays import children_of, index_of, list_numbers, with_children
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
@@ -177,9 +177,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
 
 def _of_rows(expression: SqlExpression, target: DataType) -> ValueConversion:
     convert = _by_expression(expression, target)
-    return ValueConversion(
-        lambda rows: convert(pa.RecordBatch.from_struct_array(rows)), to_arrow_type(target)
-    )
+    return ValueConversion(lambda rows: convert(pa.RecordBatch.from_struct_array(rows)))
 
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
@@ -208,8 +206,6 @@ class ValueConversion:
     """Makes new values from old ones, or from whole rows as structs."""
 
     kernel: _Kernel
-    arrow_type: pa.DataType
-    """`pyarrow.DataType` of the new values."""
     passes: Callable[[pa.Array], pa.BooleanArray] | None = None
     """A quick mask of the values that are likely to succeed; None if there is no such test."""
 
@@ -221,44 +217,40 @@ class ValueConversion:
             return self._convert_with_failures(array)
 
     def _convert_with_failures(self, array: pa.Array) -> Converted:
-        failed = np.zeros(len(array), dtype=bool)
-        candidates = array
+        rows = np.arange(len(array))
         if self.passes is not None:
-            likely = self.passes(array).fill_null(True)
-            failed |= ~np.asarray(likely.to_numpy(zero_copy_only=False), dtype=bool)
-            candidates = _without(array, failed)
+            rows = np.flatnonzero(self.passes(array).fill_null(True).to_numpy(zero_copy_only=False))
+        likely = array.take(index_of(rows))
         places = failing_places(
-            lambda start, stop: self.kernel(candidates.slice(start, stop - start)),
+            lambda start, stop: self.kernel(likely.slice(start, stop - start)),
             _FAILURES,
-            range(len(array)),
-            len(array),
+            range(len(rows)),
+            len(rows),
         )
-        failed[places] = True
-        pieces, start = [], 0
-        for place in [*places, len(array)]:
-            if place > start:
-                pieces.append(self.kernel(candidates.slice(start, place - start)))
-            pieces.append(pa.nulls(int(place < len(array)), self.arrow_type))
-            start = place + 1
-        positions = np.flatnonzero(failed)
+        good = np.zeros(len(array), dtype=bool)
+        good[np.delete(rows, places)] = True
+        mask = pa.array(good)
+        values = self.kernel(array.filter(mask))
+        # The next of the values, and null for one that failed.
+        taken = pc.if_else(mask, index_of(np.cumsum(good) - 1), pa.scalar(None, pa.int64()))
+        positions = np.flatnonzero(~good)
         examples = [
             repr(shown_value(array[int(position)]))[:_EXAMPLE_LENGTH]
             for position in positions[:MAX_EXAMPLES]
         ]
-        return Converted(pa.concat_arrays(pieces), len(positions), examples, positions)
+        return Converted(values.take(taken), len(positions), examples, positions)
 
 
 def value_conversion(source: DataType, target: DataType) -> ValueConversion:
     """The conversion from one atomic type to another."""
     text = text_conversion(target) if source == STRING else None
     if text is not None:
-        return ValueConversion(text.convert, text.arrow_type, text.passes)
-    arrow_source = to_arrow_type(source)
+        return ValueConversion(text.convert, text.passes)
     try:
-        kernel = value_cast(arrow_source, target)
+        kernel = value_cast(to_arrow_type(source), target)
     except TypeError:
         kernel = _sql_cast(source, target)
-    return ValueConversion(kernel, to_arrow_type(target), _likely(source, target))
+    return ValueConversion(kernel, _likely(source, target))
 
 
 def convert_at(
@@ -327,7 +319,3 @@ def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.Boole
         return pc.equal(whole.cast(arrow_type, safe=False).cast(whole.type, safe=False), whole)
 
     return passes
-
-
-def _without(array: pa.Array, failed: NDArray[np.bool_]) -> pa.Array:
-    return pc.if_else(pa.array(~failed), array, pa.scalar(None, array.type))
