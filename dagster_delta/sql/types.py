@@ -18,6 +18,7 @@ BINARY = PrimitiveType("binary")
 BOOLEAN = PrimitiveType("boolean")
 DATE = PrimitiveType("date")
 DOUBLE = PrimitiveType("double")
+FLOAT = PrimitiveType("float")
 INTEGER = PrimitiveType("integer")
 LONG = PrimitiveType("long")
 STRING = PrimitiveType("string")
@@ -112,7 +113,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
         return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
     names = (str(left), str(right))
     if any(name in _FRACTIONS for name in names):
-        return DOUBLE if "double" in names or names[0] != names[1] else PrimitiveType("float")
+        return DOUBLE if "double" in names or names[0] != names[1] else FLOAT
     return PrimitiveType(_INTEGRALS[max(map(_INTEGRALS.index, names))])
 
 

@@ -12,7 +12,13 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.sql.functions.function import Function, boolean_call, typed_alike
+from dagster_delta.sql.functions.function import (
+    Function,
+    boolean_call,
+    calls,
+    of_types,
+    typed_alike,
+)
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
@@ -29,7 +35,7 @@ from dagster_delta.sql.typed import (
     types_of,
     walk,
 )
-from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
+from dagster_delta.sql.types import BOOLEAN, DOUBLE, FLOAT, VARIANT, VOID
 
 
 def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
@@ -61,17 +67,6 @@ def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return boolean_call(name, operands)
 
 
-def _resolve_is_not_null(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-    return boolean_call("not", [boolean_call("is null", arguments)])
-
-
-def _resolve_is_nan(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if types not in ([PrimitiveType("float")], [PrimitiveType("double")]):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
-    return boolean_call(name, arguments)
-
-
 def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """Operands are condition, value, condition, value, …, and optionally the value of ELSE."""
     conditions = list(arguments[:-1:2] if len(arguments) % 2 else arguments[::2])
@@ -86,10 +81,6 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
         for operand in (condition, value)
     ]
     return Call(name, (*branches, values[-1]), target)
-
-
-def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-    return _resolve_case("case", arguments)
 
 
 def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
@@ -123,10 +114,16 @@ _CONDITIONS: Mapping[str, Function] = {
     ),
     "in": Function(_resolve_in, "({0} IN ({rest}))", is_strict=False, takes=(2, None)),
     "is null": Function(boolean_call, "({0} IS NULL)", is_strict=False),
-    "isnotnull": Function(_resolve_is_not_null),
-    "isnan": Function(_resolve_is_nan, "coalesce(isnan({0}), FALSE)", is_strict=False),
+    "isnotnull": Function(
+        lambda _, arguments: boolean_call("not", [boolean_call("is null", arguments)])
+    ),
+    "isnan": Function(
+        calls(BOOLEAN, of_types(FLOAT, DOUBLE)),
+        "coalesce(isnan({0}), FALSE)",
+        is_strict=False,
+    ),
     "case": Function(_resolve_case, _sql_case, is_strict=False, takes=(2, None)),
-    "if": Function(_resolve_if, takes=(3, 3)),
+    "if": Function(lambda _, arguments: _resolve_case("case", arguments), takes=(3, 3)),
     "nullif": Function(_resolve_nullif, takes=(2, 2)),
     **dict.fromkeys(("nvl", "ifnull"), Function(_resolve_coalesce, takes=(2, 2))),
     "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False, takes=(1, None)),
