@@ -23,7 +23,8 @@ from dagster_delta.engines.spark.session.schema import to_spark_type
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
-from dagster_delta.protocol.values.partition_values import HIVE_NULL, parse_partition_column
+from dagster_delta.protocol.statistics.bounds import partition_column
+from dagster_delta.protocol.values.partition_values import HIVE_NULL
 from dagster_delta.sql.typed import quote
 
 if TYPE_CHECKING:
@@ -149,14 +150,7 @@ def partition_table(
 ) -> pa.Table:
     """The typed partition values of each file, a pyarrow.Table under logical names."""
     values = files["partition_values"].combine_chunks()
-    columns = [
-        parse_partition_column(
-            pc.map_lookup(values, configuration.physical_name(field.name), "first"),
-            field.data_type,
-            column=field.name,
-        )
-        for field in fields
-    ]
+    columns = [partition_column(field.name, configuration, values) for field in fields]
     if not columns:
         # A table without columns would lose the number of files.
         return pa.table({"": pa.nulls(files.num_rows)}).select([])
