@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import Column, types
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch
-from dagster_delta.protocol.features.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.column_mapping import field_id, map_fields, physical_name
 from dagster_delta.protocol.features.existing_defaults import existing_default
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY, char_length, padded_type
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import (
+    PRIMITIVE_NAMES,
     ArrayType,
     DataType,
     DecimalType,
@@ -29,13 +30,16 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    as_nullable,
+    data_type_to_json,
     inner_types,
+    nullable_field,
     walk_fields,
     walk_types,
 )
 from dagster_delta.sql.tokens import without_variables
 from dagster_delta.sql.typed import quote
-from dagster_delta.sql.types import TIMESTAMP, sql_type_name
+from dagster_delta.sql.types import BINARY, TIMESTAMP, sql_type_name
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -44,24 +48,6 @@ if TYPE_CHECKING:
 _COLLATIONS_KEY = "__COLLATIONS"
 """Field metadata: collations of the texts in a column, by their path in it."""
 
-_SPARK_NAMES = {
-    "string": "StringType",
-    "long": "LongType",
-    "integer": "IntegerType",
-    "short": "ShortType",
-    "byte": "ByteType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "boolean": "BooleanType",
-    "binary": "BinaryType",
-    "date": "DateType",
-    "timestamp": "TimestampType",
-    "timestamp_ntz": "TimestampNTZType",
-    "variant": "VariantType",
-    "void": "NullType",
-}
-_DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
-
 
 def to_spark_type(data_type: DataType) -> types.DataType:
     """The Spark type of a column type: nullable at every depth, without field metadata.
@@ -69,61 +55,47 @@ def to_spark_type(data_type: DataType) -> types.DataType:
     A read schema is always nullable: a file may lack a column, and Spark trusts a schema that says
     it cannot be null.
     """
-    return _spark_type(data_type, _plain_field)
-
-
-def _plain_field(field: StructField) -> types.StructField:
-    return types.StructField(field.name, to_spark_type(field.data_type))
+    return _spark_field(StructField("", as_nullable(data_type, ()))).dataType
 
 
 def declared_spark_type(field: StructField) -> types.DataType:
     """The Spark type of a column, with the collations of its texts: Spark compares by them."""
-    collations = field.metadata.get(_COLLATIONS_KEY)
-    known = collations if isinstance(collations, dict) else {}
-    return _spark_type(field.data_type, _declared_field, known, field.name)
+    return _spark_field(nullable_field(field, (_COLLATIONS_KEY,))).dataType
 
 
-def _declared_field(field: StructField) -> types.StructField:
-    return types.StructField(field.name, declared_spark_type(field))
+def _spark_field(field: StructField) -> types.StructField:
+    return _spark_schema(StructType((field,))).fields[0]
 
 
-_NO_COLLATIONS: Mapping[str, str] = {}
+def _spark_schema(schema: StructType) -> types.StructType:
+    """The Spark schema with the metadata of the fields: Spark's JSON of a schema is Delta's."""
+    json = data_type_to_json(_readable(schema))
+    return types.StructType.fromJson(cast("dict[str, Any]", json))
 
 
-def _spark_type(
-    data_type: DataType,
-    spark_field: Callable[[StructField], types.StructField],
-    collations: Mapping[str, str] = _NO_COLLATIONS,
-    path: str = "",
-) -> types.DataType:
-    """`spark_field` converts the fields of structs, which have collations of their own."""
-
-    def inner(inner_type: DataType, step: str) -> types.DataType:
-        return _spark_type(inner_type, spark_field, collations, f"{path}.{step}")
-
+def _readable(data_type: DataType) -> DataType:
     match data_type:
-        case DecimalType(precision, scale):
-            return types.DecimalType(precision, scale)
-        case ArrayType(element_type):
-            return types.ArrayType(inner(element_type, "element"))
-        case MapType(key_type, value_type):
-            return types.MapType(inner(key_type, "key"), inner(value_type, "value"))
         case StructType(fields):
-            return types.StructType([spark_field(field) for field in fields])
-        case PrimitiveType("string") if path in collations:
-            # With its provider, and perhaps a version: `icu.UNICODE.75.1`.
-            return types.StringType(collations[path].split(".")[1])
-        case PrimitiveType(name) if data_type.interval_unit is not None:
-            kind = "YearMonth" if data_type.interval_unit == "month" else "DayTime"
-            interval = getattr(types, f"{kind}IntervalType")
-            units = name.upper().split()[1:]
-            first, last = (getattr(interval, unit) for unit in (units[0], units[-1]))
-            ranged: types.DataType = interval(first, last)
-            return ranged
-        case PrimitiveType(name):
+            return StructType(tuple(map(_readable_field, fields)))
+        case ArrayType(element_type):
+            return ArrayType(_readable(element_type))
+        case MapType(key_type, value_type):
+            return MapType(_readable(key_type), _readable(value_type))
+        case PrimitiveType() if data_type.coordinates is not None:
             # Not every version of Spark has geospatial types: their values are WKB.
-            made: types.DataType = getattr(types, _SPARK_NAMES.get(name, "BinaryType"))()
-            return made
+            return BINARY
+    return data_type
+
+
+def _readable_field(field: StructField) -> StructField:
+    metadata = dict(field.metadata)
+    collations = metadata.pop(_COLLATIONS_KEY, None)
+    if isinstance(collations, dict):
+        # Spark changes them in place. They have a provider, and perhaps a version:
+        # `icu.UNICODE.75.1`.
+        named = {path: ".".join(name.split(".")[:2]) for path, name in collations.items()}
+        metadata[_COLLATIONS_KEY] = named
+    return StructField(field.name, _readable(field.data_type), metadata=metadata)
 
 
 def to_spark_schema(schema: StructType) -> types.StructType:
@@ -205,9 +177,9 @@ def _from_spark_type(data_type: types.DataType, path: str, *, with_collations: b
         case types.CharType() | types.VarcharType():
             return PrimitiveType("string")
         case _:
-            name = _DELTA_NAMES.get(type(data_type).__name__)
+            name = data_type.typeName()
             is_collated = name == "string" and data_type != types.StringType()
-            if name is None or (is_collated and not with_collations):
+            if name not in PRIMITIVE_NAMES or (is_collated and not with_collations):
                 raise SchemaMismatch(
                     f"Delta tables have no type for {data_type.simpleString()}: cast the column "
                     "to a supported type before writing",
@@ -275,14 +247,12 @@ def physical_read_schema(
 
     Void columns are omitted, since no data file has them.
     """
-    found = []
-    for field in fields:
-        if _is_void(field):
-            continue
-        found.append(_read_field(field, mode))
+    stored = StructType(tuple(field for field in fields if not _is_void(field)))
+    schema = _spark_schema(map_fields(stored, partial(_read_field, mode=mode)))
+    for field, read in zip(stored, schema.fields, strict=True):
         if (default := existing_default(field)) is not None:
-            found[-1].metadata[_EXISTING_DEFAULT] = _constant_sql(default.as_py(), field.data_type)
-    return types.StructType(found)
+            read.metadata[_EXISTING_DEFAULT] = _constant_sql(default.as_py(), field.data_type)
+    return schema
 
 
 _EXISTING_DEFAULT = "EXISTS_DEFAULT"
@@ -297,11 +267,9 @@ def _constant_sql(value: object, data_type: DataType) -> str:
     return f"CAST({spelled} AS {name})"
 
 
-def _read_field(field: StructField, mode: ColumnMappingMode) -> types.StructField:
+def _read_field(field: StructField, mode: ColumnMappingMode) -> StructField:
     metadata = {"parquet.field.id": _required_id(field)} if mode == "id" else {}
-    name = read_name(field, mode)
-    data_type = _spark_type(field.data_type, partial(_read_field, mode=mode))
-    return types.StructField(name, data_type, True, metadata)
+    return StructField(read_name(field, mode), field.data_type, metadata=metadata)
 
 
 def read_name(field: StructField, mode: ColumnMappingMode) -> str:
