@@ -130,7 +130,7 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> 
         ) from None
 
 
-FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
+FilesToRewrite = Literal["none", "deletion_vectors", "widened_types", "without_defaults", "all"]
 """Which data files must be rewritten before a feature can be dropped."""
 
 
@@ -266,8 +266,8 @@ _IF_UNUSED = {
 
 _FILES: dict[str, FilesToRewrite] = {
     "columnMapping": "all",
-    "deletionVectors": "with_vectors",
-    "typeWidening": "of_old_types",
+    "deletionVectors": "deletion_vectors",
+    "typeWidening": "widened_types",
     "variantShredding": "all",
     EXISTING_DEFAULTS_FEATURE: "without_defaults",
 }

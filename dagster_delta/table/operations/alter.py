@@ -561,10 +561,8 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
     match drop.files:
         case "all":
             return files
-        case "with_vectors":
-            return files.filter(pc.is_valid(files["deletion_vector"]))
-        case "of_old_types":
-            return outdated_files(snapshot, files, ["widened_types"])
+        case "deletion_vectors" | "widened_types":
+            return outdated_files(snapshot, files, [drop.files])
         case "without_defaults":
             return older_files(snapshot)
         case "none":

@@ -121,11 +121,11 @@ def plan_configuration(
         return with_schema(current, data_schema, partition_columns=options.partition_by)
     _check_partitioning(current, options.partition_by)
     filled = filled_columns(current)
-    if options.schema_mode == "strict":
+    if options.schema_mode != "merge":
         check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
+    if options.schema_mode == "strict":
         return current
     if options.schema_mode == "widen":
-        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
         check_widening(current, data_schema)
     return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
 
