@@ -223,7 +223,12 @@ def _without_traces(configuration: TableConfiguration, feature: str) -> TableCon
         kept = {key: value for key, value in field.metadata.items() if not key.startswith(traces)}
         return replace(field, metadata=kept)
 
-    kept = {key: value for key, value in properties.items() if not key.startswith(traces)}
+    # Other properties are those of users, whatever their names.
+    kept = {
+        key: value
+        for key, value in properties.items()
+        if not (key.startswith("delta.") and key.startswith(traces))
+    }
     return configuration.with_properties(kept).with_schema(map_fields(configuration.schema, strip))
 
 

@@ -249,3 +249,13 @@ def test_files_that_a_drop_has_written_are_used_by_the_next_one() -> None:
     assert set(reopened(table).snapshot().live_files()["path"].to_pylist()) <= written
     assert ids_of(reopened(table)) == [1, 2, 3]
     assert not list(table.store.list_recursive("_dagster_delta"))
+
+
+def test_a_dropped_feature_leaves_the_properties_of_users() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    own = {"CURRENT_DEFAULT_OWNER": "me", "delta.feature.allowColumnDefaults": "supported"}
+    table.append(pa.table({"id": [1]}), properties=own)
+    table.set_default("id", "7")
+    table.drop_feature("allowColumnDefaults")
+    assert table.metadata().configuration == {"CURRENT_DEFAULT_OWNER": "me"}
+    assert "CURRENT_DEFAULT" not in table.metadata().schema_string
