@@ -65,13 +65,11 @@ class StatementCursor(TokenCursor):
     def name(self, what: str = "a name") -> str:
         """Take a name: a word, or anything in backticks or double quotes."""
         token = self.token
-        is_name = token.kind in ("word", "quoted") or self._is_double_quoted(token)
+        is_double_quoted = token.kind == "string" and self._sql[token.position] == '"'
+        is_name = token.kind in ("word", "quoted") or is_double_quoted
         if not is_name or not token.text:
             self.fail(f"expected {what}")
         return self.next().text
-
-    def _is_double_quoted(self, token: Token) -> bool:
-        return token.kind == "string" and self._sql[token.position] == '"'
 
     def path(self, what: str = "the name of a column") -> tuple[str, ...]:
         """Take names joined by dots."""

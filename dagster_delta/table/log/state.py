@@ -35,7 +35,6 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
 from dagster_delta.protocol.log.segment import LogSegment
 from dagster_delta.protocol.log.tail import (
     LogTail,
-    RawCommit,
     ReconciledTail,
     add_columns,
     check_file_actions,
@@ -175,7 +174,7 @@ class LogState:
             tails = self._later
             if self._source.loaded is not None:
                 tails = (*self._source.loaded[1], *tails)
-            newest = _commits(tails)[-1:]
+            newest = [commit for tail in tails for commit in tail.commits][-1:]
             if not newest and self._source.loaded is None:
                 newest = list(
                     read_commits(self._fallback.store, self._fallback.segment.replay[-1:])
@@ -456,10 +455,6 @@ class LogState:
 def _unexpired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
     since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
     return tombstones if pc.all(since, skip_nulls=False).as_py() else pc.filter(tombstones, since)
-
-
-def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:
-    return [commit for tail in tails for commit in tail.commits]
 
 
 class _LogBase(msgspec.Struct, frozen=True):

@@ -94,7 +94,8 @@ def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collec
     for path, found in zip(paths, values, strict=True):
         manifest = _manifest_path(configuration, dict(found or ()))
         if only is None or manifest in only:
-            lines.setdefault(manifest, []).append(_uri(store, path))
+            uri = spark_path(store.resolve_uri(decode_path(path)))
+            lines.setdefault(manifest, []).append(uri)
     whole = f"{_DIRECTORY}/manifest"
     if not configuration.partition_columns and (only is None or whole in only):
         # An empty table has an empty manifest.
@@ -128,10 +129,6 @@ def _manifest_path(configuration: TableConfiguration, values: _Values) -> str:
         {name: values.get(name) for name in configuration.partition_columns}
     )
     return f"{_DIRECTORY}/{directory}/manifest" if directory else f"{_DIRECTORY}/manifest"
-
-
-def _uri(store: ObjectStore, path: str) -> str:
-    return spark_path(store.resolve_uri(decode_path(path)))
 
 
 def _present(store: ObjectStore) -> list[str]:

@@ -20,7 +20,7 @@ import os
 import posixpath
 import stat
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import StorageFailure
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, vector_files
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
@@ -109,11 +109,6 @@ class ReferencedFiles:
         self.add_paths(paths.filter(unusual).to_pylist())
         self.add_decoded(deletion_vector_paths(files["deletion_vector"]))
 
-    def add_actions(self, files: Sequence[AddFile | RemoveFile]) -> None:
-        """Add the data files and deletion vectors of actions of a commit."""
-        self.add_paths(file.path for file in files)
-        self.add_decoded(vector_files(files))
-
     def add_decoded(self, paths: Iterable[str]) -> None:
         """Add files by their decoded paths."""
         for path in paths:
@@ -176,12 +171,14 @@ class NeededFiles:
         if self.retention_ms > own:
             # By all commits since then: checkpoints have dropped the older tombstones.
             listing = list_log(snapshot.store, end=snapshot.version)
-            files = sorted(listing.commits.items())
-            recent = [number for number, file in files if file.modified_ms >= self.before_ms]
+            listed = sorted(listing.commits.items())
+            recent = [number for number, file in listed if file.modified_ms >= self.before_ms]
             for commit in read_versions(snapshot.store, listing, recent):
                 actions = decode_commit(commit.data, version=commit.version)
+                for files in (actions.adds, actions.removes):
+                    referenced.add_paths(file.path for file in files)
+                    referenced.add_decoded(vector_files(files))
                 referenced.add_paths(file.path for file in actions.cdc)
-                referenced.add_actions((*actions.adds, *actions.removes))
         return referenced
 
 

@@ -199,14 +199,11 @@ class Scan(RowFrames):
         """The logical schema of the result."""
         fields = [self.snapshot.schema.field(name) for name in self.columns]
         if self.row_ids:
-            fields += [StructField(name, PrimitiveType("long")) for name in self._row_id_names]
+            carried = materialized_columns(self.snapshot.configuration)
+            # The draft of row tracking has no row commit versions.
+            names = ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
+            fields += [StructField(name, PrimitiveType("long")) for name in names]
         return StructType(tuple(fields))
-
-    @property
-    def _row_id_names(self) -> tuple[str, ...]:
-        carried = materialized_columns(self.snapshot.configuration)
-        # The draft of row tracking has no row commit versions.
-        return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
 
     @property
     def num_files(self) -> int:

@@ -229,22 +229,15 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
             # A request may fail after it took effect: only the log shows it. If the log has no file
             # there, the same bytes may be put again; whichever request arrives late, it is the same
             # commit.
-            if _commit_exists(store, path, version, transaction_id, failure):
-                return False
+            try:
+                if store.head(path) is not None:
+                    return False
+            except StorageFailure as error:
+                raise _unknown(store, version, transaction_id, error) from failure
             if not attempts_left:
                 raise
         else:
             return True
-
-
-def _commit_exists(
-    store: ObjectStore, path: str, version: int, transaction_id: str, failure: StorageFailure
-) -> bool:
-    """Whether any file has the name of the commit."""
-    try:
-        return store.head(path) is not None
-    except StorageFailure as error:
-        raise _unknown(store, version, transaction_id, error) from failure
 
 
 def _unknown(
