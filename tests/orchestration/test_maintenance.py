@@ -553,7 +553,7 @@ def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
     fill(lake)
     with pytest.raises(Exception) as caught:
         run(lake, delta_restore_job(assets=ASSETS), {"table": "raw/flights", "dry_run": False})
-    assert "needs the version or the timestamp" in str(library_error(caught.value))
+    assert "by a version or by a timestamp" in str(library_error(caught.value))
 
 
 @pytest.mark.parametrize(

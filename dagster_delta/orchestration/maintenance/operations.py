@@ -15,7 +15,6 @@ from pydantic import Field, create_model, model_validator
 
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.spark.session.active_session import active_spark_session
-from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
@@ -310,8 +309,6 @@ class RestoreConfig(OperationConfig):
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Restore a table to an older version, or report what that would change."""
-        if self.version is None and self.timestamp is None:
-            raise InvalidArgument("a restore needs the version or the timestamp to go back to")
         before = table.refresh()
         target = table.snapshot(version=self.version, timestamp=self.timestamp)
         facts: RawMetadata = {
@@ -321,10 +318,10 @@ class RestoreConfig(OperationConfig):
         rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
         if self.dry_run:
             summary = f"would go from version {before.version} back to {target.version}: {rows}"
-            difference = dg.MetadataValue.md(table.plan_restore(target.version).to_markdown())
-            facts |= {"delta/difference": difference}
+            difference = table.plan_restore(self.version, self.timestamp).to_markdown()
+            facts |= {"delta/difference": dg.MetadataValue.md(difference)}
             return summary, facts
-        result = table.restore(target.version, commit_info=commit_info)
+        result = table.restore(**self.arguments(), commit_info=commit_info)
         if result.skipped:
             summary = f"the table is already as it was at version {target.version}"
             return summary, facts
