@@ -966,6 +966,7 @@ def test_the_environment_gives_the_storage_options(daemon, uri, monkeypatch) -> 
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "either partition_expr"),
         ({"max_runs_per_tick": 0}, "max_runs_per_tick"),
         ({"minimum_row": 1}, "no option minimum_row"),
+        ({"tables": "t", "asset_key": "a", "asset_event": "materialisation"}, "asset_event of"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(options, message) -> None:

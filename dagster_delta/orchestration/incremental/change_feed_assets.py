@@ -51,7 +51,7 @@ from dagster_delta.orchestration.incremental.upstream_changes import (
     net_changes,
     net_changes_of_frame,
 )
-from dagster_delta.orchestration.io.asset_options import AssetOptions, asset_key_of
+from dagster_delta.orchestration.io.asset_options import AssetOptions, asset_key_of, check_choice
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -171,10 +171,14 @@ def delta_change_feed_asset(
         def late_flights(changes: pa.Table) -> pa.Table:
             return changes.filter(pc.field("delay") > 15)
     """
+    what = "an incremental asset"
+    check_choice(what, "mode", mode, ChangeFeedMode)
+    check_choice(what, "returns", returns, Returns)
+    check_choice(what, "on_gap", on_gap, OnGap)
     key_names = (keys,) if isinstance(keys, str) else tuple(keys or ())
     if (mode == "merge") != bool(key_names):
         raise InvalidArgument(
-            f"an incremental asset with mode {mode!r} takes "
+            f"{what} with mode {mode!r} takes "
             f"{'keys: the columns that identify its rows' if mode == 'merge' else 'no keys'}"
         )
     declared = functools.partial(

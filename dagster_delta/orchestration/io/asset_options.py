@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -61,6 +61,13 @@ def asset_key_of(asset: AssetReference) -> AssetKey:
     if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
         return asset.key
     return AssetKey.from_coercible(asset)
+
+
+def check_choice(owner: str, option: str, value: object, choices: object) -> None:
+    """Refuse a value that is none of those of a `Literal`: it would silently mean one of them."""
+    if value not in get_args(choices):
+        allowed = ", ".join(map(repr, get_args(choices)))
+        raise InvalidArgument(f"the {option} of {owner} is one of {allowed}, not {value!r}")
 
 
 def _listed(value: object) -> object:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of
+from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of, check_choice
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
@@ -65,8 +65,7 @@ def delta_sql_asset(
             {"flights": flights},
         )
     """
-    if engine not in ("arrow", "spark"):
-        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
+    check_choice(name, "engine", engine, Literal["arrow", "spark"])
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
     shown = _shown(_query(name, sql, {table: table for table in keys}))
     kind: Any = SCAN_INPUT

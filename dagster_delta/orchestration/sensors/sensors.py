@@ -23,6 +23,7 @@ import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
+from dagster_delta.orchestration.io.asset_options import check_choice
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
@@ -211,6 +212,8 @@ def _watch(
         raise InvalidArgument(
             f"Sensor {name} has nothing to do: give a target to run, or an asset_key to report on"
         )
+    event = options.get("asset_event", "materialization")
+    check_choice(f"sensor {name}", "asset_event", event, AssetEventKind)
     for option in ("max_commits_per_tick", "max_runs_per_tick"):
         value = options.get(option, 100)
         if not isinstance(value, int) or value < 1:
