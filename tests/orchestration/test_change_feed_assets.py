@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import deltalake
+import narwhals
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -565,7 +566,10 @@ def test_a_feed_that_was_off_for_a_while_costs_a_full_refresh(lake):
 # ---- what the function is given, and what it returns
 
 
-@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.RecordBatchReader])
+@pytest.mark.parametrize(
+    "kind",
+    [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.RecordBatchReader, narwhals.DataFrame],
+)
 def test_changes_come_as_the_annotation_says(lake, source, kind):
     seen: list[Any] = []
 

@@ -70,7 +70,9 @@ from dagster_delta.orchestration.io.merge_config import (
 from dagster_delta.orchestration.io.output_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import (
+    OPENED_ONLY,
     SCAN_INPUT,
+    TABLE_TYPES,
     TableInput,
     TypeHandler,
     annotation_of,
@@ -100,10 +102,6 @@ _INPUT = "changes"
 
 _CONTEXT_NAMES = ("context", "_context", "_")
 """Names that Dagster allows for the context parameter."""
-
-_LOADABLE = frozenset(
-    {"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy", "duckdb"}
-)
 
 
 class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
@@ -542,12 +540,11 @@ def _load_type(hint: object, default: str | None) -> TypeHandler[Any] | None:
     if hint is UpstreamChanges:
         return None
     load_type = type_handler_of(hint, default, name=_INPUT)
-    if load_type.name not in _LOADABLE:
+    allowed = [handler for handler in TABLE_TYPES if handler.name not in OPENED_ONLY]
+    if load_type not in allowed:
         raise InvalidArgument(
             f"the parameter {_INPUT!r} is annotated with {annotation_of(load_type)}, and changes "
-            "come as pyspark.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, "
-            "pandas.DataFrame, polars.DataFrame, polars.LazyFrame, duckdb.DuckDBPyRelation or "
-            "dagster_delta.UpstreamChanges"
+            f"come as {', '.join(map(annotation_of, allowed))} or dagster_delta.UpstreamChanges"
         )
     return load_type
 

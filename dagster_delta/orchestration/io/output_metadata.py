@@ -20,7 +20,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
-from dagster_delta.orchestration.io.type_handlers import annotation_of
+from dagster_delta.orchestration.io.type_handlers import OPENED_ONLY, annotation_of
 from dagster_delta.orchestration.metadata_keys import (
     DETAILS,
     RawMetadata,
@@ -55,9 +55,6 @@ T = TypeVar("T")
 
 INPUT_PREFIX = "delta/input/"
 """Prefix of the metadata key; the name of the input follows."""
-
-_OPENED_ONLY = frozenset({"delta_table", "snapshot", "scan"})
-"""Load types that read nothing by themselves."""
 
 _MAX_WHERE_CHARACTERS = 1_000
 
@@ -312,7 +309,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
         facts["where"] = _cut(scan.where.sql)
     if len(scan.columns) < len(snapshot.schema):
         facts["columns"] = list(scan.columns)
-    if handler.name in _OPENED_ONLY:
+    if handler.name in OPENED_ONLY:
         return facts
     # If Spark has read the log, or it was not read yet, do not read it only for the totals.
     if snapshot.logged_files(more_than=0) is None:

@@ -163,6 +163,10 @@ partitioned read; a `Scan` has the columns, rows and partitions of the input, an
 methods are called."""
 
 
+OPENED_ONLY = frozenset({"delta_table", "snapshot", "scan"})
+"""Load types that read nothing by themselves."""
+
+
 def type_handler_of(
     annotation: object,
     default: str | None,
