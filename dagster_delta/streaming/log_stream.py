@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
@@ -321,17 +321,19 @@ def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
 def _add_inserted(found: FeedFiles, version: int, timestamp_ms: int, files: pa.Table) -> None:
     for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
-            found.add(version, timestamp_ms, _inserted(row))
+            values, vector = dict(row["partition_values"] or ()), descriptor_of(row)
+            change = _inserted(row["path"], values, row["size_bytes"], vector)
+            found.add(version, timestamp_ms, change)
 
 
-def _inserted(row: Mapping[str, Any]) -> FileChange:
-    return FileChange(
-        path=row["path"],
-        partition_values=dict(row["partition_values"] or ()),
-        size_bytes=row["size_bytes"],
-        change_type="insert",
-        deletion_vector=descriptor_of(row),
-    )
+def _inserted(
+    path: str,
+    values: Mapping[str, str | None],
+    size_bytes: int,
+    vector: DeletionVectorDescriptor | None,
+) -> FileChange:
+    # Without statistics, which tasks would carry.
+    return FileChange(path, values, size_bytes, "insert", deletion_vector=vector)
 
 
 class CommitRules:
@@ -358,15 +360,8 @@ class CommitRules:
             if self._options.skip_change_commits:
                 return ()
             self._check_allowed(actions, has_new_rows=bool(adds))
-        # Without statistics, which tasks would carry.
         return tuple(
-            FileChange(
-                path=add.path,
-                partition_values=add.partition_values,
-                size_bytes=add.size_bytes,
-                change_type="insert",
-                deletion_vector=add.deletion_vector,
-            )
+            _inserted(add.path, add.partition_values, add.size_bytes, add.deletion_vector)
             for add in adds
         )
 
