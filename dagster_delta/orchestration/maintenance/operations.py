@@ -8,7 +8,7 @@ output, for user-defined jobs.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import Logger
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import dagster as dg
 from pydantic import Field, create_model, model_validator
@@ -181,8 +181,7 @@ class ReorgConfig(OperationConfig):
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Purge deleted rows, dropped columns and old types from the files of a table."""
-        kinds: tuple[Purge, ...] = ("deletion_vectors", "dropped_columns", "widened_types")
-        purge = [kind for kind in kinds if getattr(self, kind)]
+        purge = [kind for kind in get_args(Purge) if getattr(self, kind)]
         options = {**self.arguments(), "purge": purge, "commit_info": commit_info}
         return _rewrite("reorg", "purge", partial(table.reorg, **options), self.engine, log)
 
@@ -457,6 +456,10 @@ class TableConfig(KnownFieldsOnly, dg.Config):
     )
     """Storage options. Whatever is not set is taken from the environment."""
 
+    def open(self) -> DeltaTable:
+        """The table, opened."""
+        return DeltaTable(self.uri, storage_options=self.storage_options.to_options())
+
 
 def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     """An op that does an operation on the table that its config names besides the options."""
@@ -466,7 +469,7 @@ def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
         operations = [] if is_optional and not config.enabled else [config]
-        maintain(context, open_table(config), config.uri, operations)
+        maintain(context, config.open(), config.uri, operations)
 
     do.__annotations__["config"] = create_model(
         f"Table{operation.__name__}", __base__=(TableConfig, operation), **further
@@ -491,7 +494,7 @@ restore_op = _op("restore_op", RestoreConfig)
 @dg.op(ins=_START, out=_NOTHING)
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Show the latest commits of a table, each with the run that made it."""
-    metadata = history_metadata(open_table(config).snapshot(), _HISTORY_LENGTH)
+    metadata = history_metadata(config.open().snapshot(), _HISTORY_LENGTH)
     for history in metadata.values():
         context.log.info(f"history of {config.uri}\n{history.value}")
     context.add_output_metadata(metadata)
@@ -543,11 +546,6 @@ def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str,
     """What commits record about the run of an op, and the name of its table."""
     facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
     return facts.commit_info({})
-
-
-def open_table(config: TableConfig) -> DeltaTable:
-    """The table that an op is configured with."""
-    return DeltaTable(config.uri, storage_options=config.storage_options.to_options())
 
 
 def _maintenance_markdown(
