@@ -6,7 +6,7 @@ Tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -22,7 +22,6 @@ from dagster_delta.evolution.column_rules import (
 from dagster_delta.evolution.properties import (
     COMMENT_KEY,
     MAX_COLUMN_ID_KEY,
-    column_names,
     is_protocol_property,
     map_columns,
     new_column_name,
@@ -90,12 +89,14 @@ def define_table(
     *,
     table_id: str,
     created_time_ms: int,
+    new_name: Callable[[], str] = new_column_name,
     replaces: TableConfiguration | None = None,
 ) -> TableConfiguration:
     """The configuration of a new table, under the lowest protocol that it needs.
 
     A replaced table keeps its id, its creation time and at least its protocol: older versions stay
-    readable by time travel.
+    readable by time travel. `new_name` makes names for the columns with row ids, which no file of
+    the table may have.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
     comment = properties.pop(COMMENT_KEY, None)
@@ -114,8 +115,6 @@ def define_table(
     configuration |= _kept(replaces, CHECKPOINT_PROTECTION_KEY)
     if "rowTracking" in effective_features(protocol):
         kept = _kept(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
-        # Two writers that create one table give them the same names, too.
-        new_name = column_names("", 0) if replaces is None else new_column_name
         configuration = with_materialized_columns(kept | configuration, new_name)
     empty = Metadata(
         # The names of its columns in files depend on it, and are the same in the next attempt.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,19 @@ def test_what_cannot_be_converted_is_refused_and_left_as_it_is(
     with pytest.raises(error, match=text):
         DeltaTable.convert(tmp_path, **options)
     assert not (tmp_path / "_delta_log").exists()
+
+
+def test_files_of_a_table_with_row_ids_get_other_ones(tmp_path: Path) -> None:
+    tracked = {"delta.enableRowTracking": "true"}
+    old = DeltaTable(tmp_path, must_exist=False)
+    old.append(pa.table({"id": [1, 2], "v": [0, 0]}), properties=tracked)
+    old.update({"v": "1"}, "id = 1")
+    shutil.rmtree(tmp_path / "_delta_log")
+    table = DeltaTable.convert(tmp_path, properties=tracked)
+    key = "delta.rowTracking.materializedRowIdColumnName"
+    assert table.metadata().configuration[key] not in table.schema().names
+    ids = table.snapshot().scan(["id"], row_ids=True).to_arrow()["_row_id"].to_pylist()
+    assert sorted(ids) == [0, 1, 2, 3]
 
 
 def test_a_directory_above_a_delta_table_is_refused(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def plan_configuration(
     """
     if current is None:
         # Imported late, as in the functions below: most writes change no schema.
+        from dagster_delta.evolution.properties import column_names
         from dagster_delta.evolution.table_definition import TableDefinition, define_table
 
         return define_table(
@@ -114,6 +115,8 @@ def plan_configuration(
             ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms,
+            # Two writers that create one table give its columns the same names.
+            new_name=column_names("", 0),
         )
     if options.schema_mode == "overwrite":
         from dagster_delta.evolution.table_definition import with_schema
