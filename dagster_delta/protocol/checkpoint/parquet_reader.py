@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -12,6 +12,8 @@ from dagster_delta.errors import StorageFailure
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+_T = TypeVar("_T")
 
 FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
@@ -65,32 +67,21 @@ def column_ranges(
     return found
 
 
-def row_group_runs(
-    metadata: pq.FileMetaData,
-    leaves: Sequence[int],
-    *,
-    is_fetched: bool,
-    max_bytes: int = FETCHED_BYTES,
-) -> list[list[int]]:
-    """The row groups of a file in runs that are read one at a time.
-
-    If the bytes of a run are fetched before decoding, a run has at most `max_bytes`, or one row
-    group, so that a large file is never in memory as a whole.
-    """
-    groups = range(metadata.num_row_groups)
-    if not is_fetched:
-        return [list(groups)]
-    runs: list[list[int]] = []
-    room = 0
-    for group in groups:
-        columns = metadata.row_group(group)
-        size_bytes = sum(columns.column(leaf).total_compressed_size for leaf in leaves)
-        if not runs or size_bytes > room:
-            runs.append([])
-            room = max_bytes
-        runs[-1].append(group)
-        room -= size_bytes
-    return runs
+def split_by_size(
+    items: Iterable[_T], size_of: Callable[[_T], int], max_bytes: int
+) -> Iterator[list[_T]]:
+    """The items in batches of at most `max_bytes`, or of one item."""
+    batch: list[_T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if batch and total + size > max_bytes:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
+        yield batch
 
 
 @cache

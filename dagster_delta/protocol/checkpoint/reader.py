@@ -25,7 +25,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     FETCHED_BYTES,
     column_ranges,
     open_parquet_reader,
-    row_group_runs,
+    split_by_size,
     storage_failure,
 )
 from dagster_delta.protocol.log.commit_file import CheckpointLine, TableActions
@@ -244,12 +244,15 @@ class CheckpointPart:
             return
         leaves = self._leaves_of(columns)
         rows = min(rows, max(_FEWEST_ROWS, self._footer[0] // _FILE_BYTES_PER_ROW))
-        runs = row_group_runs(
-            self._metadata, leaves, is_fetched=self._is_remote, max_bytes=self._fetched_bytes
-        )
-        number, count = share
-        runs = [[group for group in run if group % count == number] for run in runs]
-        runs = [run for run in runs if run]
+
+        def fetched_bytes(group: int) -> int:
+            columns = self._metadata.row_group(group)
+            some = leaves if self._is_remote else ()
+            return sum(columns.column(leaf).total_compressed_size for leaf in some)
+
+        groups = range(share[0], self.num_row_groups, share[1])
+        # A run is fetched before it is decoded: a large file is never in memory as a whole.
+        runs = list(split_by_size(groups, fetched_bytes, self._fetched_bytes))
         # For little work, a thread costs more than it saves.
         is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
         expected = sum(self._metadata.row_group(group).num_rows for run in runs for group in run)

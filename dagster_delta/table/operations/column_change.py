@@ -37,6 +37,7 @@ from dagster_delta.evolution.column_change import (
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
@@ -51,7 +52,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
+from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.retries import (
     ConflictRetries,
     StatementOptions,

@@ -41,6 +41,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.parquet.projection import num_steps_found
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
@@ -67,7 +68,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
+from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:

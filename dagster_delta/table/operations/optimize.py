@@ -34,6 +34,7 @@ from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, find_place, to_path
 from dagster_delta.evolution.column_rules import layout_problem
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
@@ -46,7 +47,7 @@ from dagster_delta.table.operations.existing_rows import Purge, outdated_files
 from dagster_delta.table.operations.write_planning import target_file_size, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner, check_no_row_lost, read_plan
 from dagster_delta.table.transaction.conflicts import MovedGroup, MovedGroups
-from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
+from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import random
 import string
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_path,
     encode_deletion_vector,
@@ -27,8 +28,6 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import with_record_count
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
-
-_T = TypeVar("_T")
 
 REMOVED_COLUMNS = (
     "path",
@@ -119,23 +118,6 @@ def file_table(files: Iterable[AddFile]) -> pa.Table:
         for file in files
     ]
     return pa.Table.from_pylist(rows, LIVE_FILE_SCHEMA)
-
-
-def split_by_size(
-    items: Iterable[_T], size_of: Callable[[_T], int], max_bytes: int
-) -> Iterator[list[_T]]:
-    """The items in batches of at most `max_bytes`, or of one item."""
-    batch: list[_T] = []
-    total = 0
-    for item in items:
-        size = size_of(item)
-        if batch and total + size > max_bytes:
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += size
-    if batch:
-        yield batch
 
 
 def _tags(row: Mapping[str, Any]) -> dict[str, str | None] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from dagster_delta.engines.spark.write.tasks import (
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
@@ -128,15 +130,7 @@ def _packed(files: Sequence[_CopiedFile], target_bytes: int) -> Iterator[list[_C
     for file in files:
         by_partition.setdefault(_partition(file["partition_values"]), []).append(file)
     for some in by_partition.values():
-        group: list[_CopiedFile] = []
-        size = 0
-        for file in some:
-            if group and size + file["size_bytes"] > target_bytes:
-                yield group
-                group, size = [], 0
-            group.append(file)
-            size += file["size_bytes"]
-        yield group
+        yield from split_by_size(some, itemgetter("size_bytes"), target_bytes)
 
 
 def _partition(values: Sequence[tuple[str, str | None]] | None) -> _Partition:

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
@@ -39,6 +37,7 @@ from dagster_delta.engines.spark.write.tasks import RewriteTask
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
@@ -177,8 +176,10 @@ _BACKFILL_BYTES = 128 * 1024 * 1024
 
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
     """As `backfill_files` does, on the executors."""
-    groups, fill = list(_shares(plan.files)), partial(_backfill, spec)
-    reports = rewrite_in_tasks(session, plan, groups, fill, Backfilled)
+    sizes = plan.files["size_bytes"].to_pylist()
+    shares = split_by_size(range(len(sizes)), sizes.__getitem__, _BACKFILL_BYTES)
+    groups = [plan.files.slice(rows[0], len(rows)) for rows in shares]
+    reports = rewrite_in_tasks(session, plan, groups, partial(_backfill, spec), Backfilled)
     problems = Problems()
     for detail in reports.details:
         problems.join(detail.problems)
@@ -195,11 +196,3 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
 def _backfill(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     done = backfill_files(plan, spec)
     return report(done.files, details=[msgspec.structs.replace(done, files=())])
-
-
-def _shares(files: pa.Table) -> Iterator[pa.Table]:
-    """The files in groups of about _BACKFILL_BYTES."""
-    ends = np.cumsum(files["size_bytes"].to_numpy())
-    bounds = np.flatnonzero(np.diff(ends // _BACKFILL_BYTES)) + 1
-    for start, stop in pairwise([0, *bounds.tolist(), files.num_rows]):
-        yield files.slice(start, stop - start)
