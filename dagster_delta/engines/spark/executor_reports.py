@@ -64,10 +64,10 @@ def counting_written_bytes() -> Iterator[WrittenBytes]:
 class Reports(Generic[_Detail]):
     """What all tasks of a job reported."""
 
-    files: tuple[AddFile, ...]
+    files: tuple[AddFile, ...] = ()
     """None of them referenced yet; so the next."""
-    change_files: tuple[AddCDCFile, ...]
-    details: tuple[_Detail, ...]
+    change_files: tuple[AddCDCFile, ...] = ()
+    details: tuple[_Detail, ...] = ()
 
     @property
     def written(self) -> tuple[AddFile | AddCDCFile, ...]:

@@ -204,7 +204,7 @@ class _FrameMerge:
         with CreatedFiles(self.plan.target.store) as created:
             changed = self._change(created)
             inserted = self._insert(changed)
-            created.add_logged(inserted.paths)
+            created.add(inserted.paths)
             table = self.plan.target.store.location.uri
             rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
             copied = self._copy_rest(rows, (*changed.files, *inserted.files), created)
@@ -244,7 +244,7 @@ class _FrameMerge:
             ),
             self.plan.target.store,
         )
-        created.add_logged(written.paths)
+        created.add(written.paths)
         changed = sum(map(len, written.rows.values()))
         if sum(written.counts.values()) > changed and not self.plan.deletes_every_match:
             surplus = sum(written.counts.values()) - changed

@@ -82,7 +82,7 @@ def copy_rows(
     tables = [pa.Table.from_pylist(group, COPIED_FILE_SCHEMA) for group in groups]
     copy = partial(copy_files, rewrite.data, rewrite.change_data, rewrite.recorded_as)
     copied = changes_of(rewrite_in_tasks(session, rewrite.source, tables, copy, ChangeDetail))
-    created.add_logged(copied.paths)
+    created.add(copied.paths)
     united = CreatedFiles(rewrite.source.store)
     united.add_logged(file.path for file in small)
     united.delete()
@@ -169,7 +169,7 @@ class _Rewriting:
             if not rewrite.assignments:
                 return copy_rows(self._session, rewrite, (), created)
             changed = write_changes(self._changing(), self._store)
-            created.add_logged(changed.paths)
+            created.add(changed.paths)
             self._check_rows(changed)
             copied = RewriteResult(changed.files, (), 0, 0)
             if rewrite.keeps_rest:

@@ -38,7 +38,6 @@ from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
-from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -244,11 +243,9 @@ def _known(values: pa.Int64Array) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenChanges:
-    """What the tasks of one job wrote, none of it referenced yet."""
+class WrittenChanges(Reports[ChangeDetail]):
+    """What the tasks of one job wrote, with sums in place of their details."""
 
-    files: tuple[AddFile, ...] = ()
-    change_files: tuple[AddCDCFile, ...] = ()
     counts: Counter[int] = field(default_factory=Counter)
     """Number of rows by the index of their action."""
     rows: dict[int, BitMap64] = field(default_factory=dict)
@@ -257,14 +254,6 @@ class WrittenChanges:
     """Numbers of the source's rows that matched."""
     high_water_marks: dict[str, int] = field(default_factory=dict)
     """The last value of each identity column that was numbered."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Path of every file that was written, as in the log."""
-        return (
-            *(file.path for file in self.files),
-            *(file.path for file in self.change_files),
-        )
 
 
 def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
@@ -281,7 +270,7 @@ def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
         if detail.matched:
             matched |= BitMap64.deserialize(detail.matched)
     marks = joined_marks(detail.marks for detail in reports.details)
-    return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)
+    return WrittenChanges(reports.files, reports.change_files, (), counts, rows, matched, marks)
 
 
 COPIED_FILE_SCHEMA = LIVE_FILE_SCHEMA.append(pa.field("matches", pa.binary()))
