@@ -18,15 +18,6 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
 
-
-def at_moment(sql: str, moment: dt.datetime) -> str:
-    """A default, with each function of the clock replaced by the time of the statement.
-
-    `moment`: when the statement began, with a time zone.
-    """
-    return at_statement(sql, StructType(()), moment)
-
-
 _MOMENTS = {
     "current_timestamp": "TIMESTAMP '{time}+00:00'",
     "now": "TIMESTAMP '{time}+00:00'",
@@ -36,14 +27,14 @@ _MOMENTS = {
 }
 
 
-def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
+def at_moment(sql: str, moment: dt.datetime, schema: StructType = StructType(())) -> str:  # noqa: B008
     """The text with each function of the clock replaced by the time of the statement.
 
     Every part of a statement then gives the same result in each evaluation; days are still those
     of the session's time zone.
 
-    `schema`: its columns are never read as functions, whatever their name.
     `moment`: when the statement began, with a time zone.
+    `schema`: its columns are never read as functions, whatever their name. Defaults have none.
 
     Raises:
         InvalidArgument: a character starts no lexeme.
@@ -80,7 +71,7 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime, zone: str) -
             literals, one of which is the name of a column.
         SchemaMismatch: it names a column that does not exist.
     """
-    expression = parse_expression(at_statement(sql, schema, moment), schema, zone)
+    expression = parse_expression(at_moment(sql, moment, schema), schema, zone)
     expression.check_filter()
     refuse_quoted_columns(expression.typed, schema)
     return expression

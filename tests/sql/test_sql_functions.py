@@ -10,7 +10,7 @@ import pytest
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.sql.filters import at_statement
+from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.typed import Literal, walk
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -61,11 +61,11 @@ def test_what_the_embedded_engine_does_not_compute_is_refused(sql: str) -> None:
     ],
 )
 def test_the_time_of_a_statement_stands_in_its_text(sql: str, expected: str) -> None:
-    assert at_statement(sql, SCHEMA, NOON) == expected
+    assert at_moment(sql, NOON, SCHEMA) == expected
 
 
 def test_moments_that_are_moved_skip_files() -> None:
-    sql = at_statement("day >= current_date() - INTERVAL 1 MONTH", SCHEMA, NOON)
+    sql = at_moment("day >= current_date() - INTERVAL 1 MONTH", NOON, SCHEMA)
     expression = parse_expression(sql, SCHEMA)
     assert constants(expression) == [dt.date(2024, 2, 29)]
     # It is the next day already.

@@ -47,7 +47,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.sql.filters import at_statement, refuse_quoted_columns
+from dagster_delta.sql.filters import at_moment, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import TRUE, Call
 from dagster_delta.sql.types import BOOLEAN
@@ -115,7 +115,7 @@ class MergeStatement(StatementOptions, frozen=True):
         """The statement with the current time replaced by a fixed value."""
 
         def dated(sql: str) -> str:
-            return at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+            return at_moment(sql, moment, schema) if isinstance(sql, str) else sql
 
         clauses = tuple(
             replace(

@@ -14,7 +14,7 @@ from dagster_delta.engines import embedded_engine, engine_for, engine_for_change
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
-from dagster_delta.sql.filters import at_statement, check_repeatable, parse_filter
+from dagster_delta.sql.filters import at_moment, check_repeatable, parse_filter
 from dagster_delta.table.operations.row_changes import (
     CHANGED_ROWS,
     NO_CHANGES,
@@ -102,7 +102,7 @@ class _RowStatement:
         """The values that an engine assigns, and this engine."""
         configuration, schema = self._snapshot.configuration, self._snapshot.schema
         dated = {
-            name: at_statement(sql, schema, self._moment) if isinstance(sql, str) else sql
+            name: at_moment(sql, self._moment, schema) if isinstance(sql, str) else sql
             for name, sql in values.items()
         }
         resolved = resolve_defaults(dated, configuration, schema)
