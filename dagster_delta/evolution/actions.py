@@ -50,7 +50,7 @@ from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.text_limits import without_text_limits
+from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
@@ -256,7 +256,7 @@ class ChangeType(SchemaAction, frozen=True):
         version = draft.table_version if records_versions(draft.configuration) else None
         field = widened_field(place, self.data_type, version)
         if field == place.field:
-            unlimited = without_text_limits(field)
+            unlimited = field.without(TEXT_LIMIT_KEY)
             if place.steps or field.data_type != STRING or unlimited == field:
                 draft.note(f"column {column} is of type {place.data_type} already", "nothing")
                 return

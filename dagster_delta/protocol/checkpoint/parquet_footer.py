@@ -80,7 +80,7 @@ def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     """
     size = handle.size()
     tail = _read_tail(handle, size, _TAIL_BYTES)
-    needed = _footer_length(tail) + _END_BYTES
+    needed = int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little") + _END_BYTES
     if len(tail) < needed <= size:
         tail = _read_tail(handle, size, needed)
     footer = memoryview(tail)[len(tail) - needed : -_END_BYTES]
@@ -98,10 +98,6 @@ def _read_tail(handle: pa.NativeFile | pa.PythonFile, size: int, length: int) ->
     length = min(size, length)
     found: bytes = handle.read_at(length, size - length)
     return found
-
-
-def _footer_length(tail: bytes) -> int:
-    return int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little")
 
 
 def check_chunks(reader: pq.core.ParquetReader, source: pa.NativeFile) -> None:

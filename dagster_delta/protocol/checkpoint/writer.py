@@ -286,7 +286,9 @@ def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.Chun
     if len(parts) == 1:
         parts[0].add(actions)
         return
-    numbers = _part_numbers(paths, len(parts))
+    # Spec: the parts MUST be clustered by path. The hash is stable, because several attempts at one
+    # checkpoint must agree on the contents of a part.
+    numbers = [zlib.crc32(path.encode()) % len(parts) for path in paths.to_pylist()]
     # All rows are copied once for all parts together.
     ordered = actions.take(pc.sort_indices(integer_column(numbers)))
     counts, start = Counter(numbers), 0
@@ -296,9 +298,3 @@ def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.Chun
     if sum(part.pending_bytes for part in parts) > _MAX_PENDING_BYTES:
         for part in parts:
             part.flush()
-
-
-def _part_numbers(paths: pa.ChunkedArray, num_parts: int) -> list[int]:
-    # Spec: the parts MUST be clustered by path. The hash is stable, because several attempts at one
-    # checkpoint must agree on the contents of a part.
-    return [zlib.crc32(path.encode()) % num_parts for path in paths.to_pylist()]

@@ -95,11 +95,6 @@ def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
     )
 
 
-def without_text_limits(field: StructField) -> StructField:
-    """A column whose texts may have any length."""
-    return field.without(TEXT_LIMIT_KEY)
-
-
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:
     """The schema with declared types that match its columns again."""
     if not any(TEXT_LIMIT_KEY in field.metadata for field in schema):
@@ -116,7 +111,7 @@ def _followed(field: StructField, old: StructField | None) -> StructField:
     followed = _aligned(declared, before, field.data_type)
     text = _spelled(followed)
     if not _LIMITED.search(text):
-        return without_text_limits(field)
+        return field.without(TEXT_LIMIT_KEY)
     return replace(field, metadata={**field.metadata, TEXT_LIMIT_KEY: text})
 
 

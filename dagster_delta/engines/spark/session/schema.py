@@ -39,7 +39,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.sql.tokens import without_variables
 from dagster_delta.sql.typed import quote
-from dagster_delta.sql.types import BINARY, TIMESTAMP, sql_type_name
+from dagster_delta.sql.types import BINARY, TIMESTAMP, VOID, sql_type_name
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -196,7 +196,6 @@ def _kept_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-VOID = PrimitiveType("void")
 _FLOATS = frozenset({PrimitiveType("float"), PrimitiveType("double")})
 
 _INT32_TYPES = frozenset({PrimitiveType("byte"), PrimitiveType("short"), PrimitiveType("integer")})

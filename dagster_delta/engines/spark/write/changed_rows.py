@@ -26,7 +26,6 @@ from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_r
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
-    VOID,
     declared_column,
     from_spark_schema,
     sql_column,
@@ -62,6 +61,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.types import VOID
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:

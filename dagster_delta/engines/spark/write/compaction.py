@@ -128,7 +128,8 @@ def sort_on_spark(
     columns = [(plain[path[0]], *path[1:]) for path in columns]
     sample = _sample(frame, plan, columns)
     curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
-    placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
+    schema = types.StructType([*frame.schema.fields]).add(_PLACE, "long")
+    placed = frame.mapInArrow(_PlaceTask(curve), schema)
     partition_columns = plan.configuration.partition_columns
     keys = [functions.col(name) for name in (*map(plain.get, partition_columns), _PLACE)]
     sizes = [pc.sum(group.files["size_bytes"]).as_py() for group in groups]
@@ -155,10 +156,6 @@ class _PlaceTask:
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, places], names=[*batch.schema.names, _PLACE]
             )
-
-
-def _with_place(frame: DataFrame) -> types.StructType:
-    return types.StructType([*frame.schema.fields, types.StructField(_PLACE, types.LongType())])
 
 
 def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> pa.Table:
