@@ -57,7 +57,7 @@ from dagster_delta.streaming.options import (
 )
 from dagster_delta.table.log.reader import located
 from dagster_delta.table.operations.overwrite import overwrite_rows
-from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite, append_rows
+from dagster_delta.table.operations.row_write import DYNAMIC, PlannedWrite, RowWrite, append_rows
 from dagster_delta.table.operations.write_planning import SchemaMode, WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 
@@ -437,7 +437,7 @@ def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
     info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
     return WriteOptions(
         schema_mode="overwrite" if options.overwrite_schema else mode,
-        where=options.replaced_rows,
+        where=DYNAMIC if options.partition_overwrite == DYNAMIC else options.replace_where,
         partition_by=options.partition_by,
         commit_info=info,
         engine="arrow",

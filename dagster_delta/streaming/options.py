@@ -160,11 +160,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         # Storage options may be secrets.
         return f"SourceOptions({self.uri!r})"
 
-    @property
-    def replaced_rows(self) -> str | None:
-        """What an overwrite replaces, as the argument `where` of `DeltaTable.overwrite`."""
-        return "dynamic" if self.partition_overwrite == "dynamic" else self.replace_where
-
     def admission(self) -> Admission:
         """The limits of a batch of a stream."""
         is_limited = self.max_files is not None or self.max_bytes is not None
