@@ -67,7 +67,8 @@ def delta_sql_asset(
     """
     check_choice(name, "engine", engine, Literal["arrow", "spark"])
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
-    shown = _shown(_query(name, sql, {table: table for table in keys}))
+    query = _query(name, sql, {table: table for table in keys})
+    shown: RawMetadata = {QUERY_KEY: dg.MetadataValue.md(f"```sql\n{query}\n```")}
     kind: Any = SCAN_INPUT
     if engine == "spark":
         from pyspark.sql import DataFrame as kind  # noqa: N813  of each input
@@ -78,7 +79,7 @@ def delta_sql_asset(
     kinds = {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"}
     options = {"kinds": kinds, **asset_options, "ins": {**inputs, **given}, "metadata": metadata}
     define = dg.asset(name=name, io_manager_key=io_manager_key, **options)
-    compute = _computation(name, sql, keys, engine, size_bytes(memory_limit))
+    compute = _computation(name, sql, keys, engine, size_bytes(memory_limit), shown)
     return cast("dg.AssetsDefinition", define(compute))
 
 
@@ -88,11 +89,11 @@ def _computation(
     keys: Mapping[str, dg.AssetKey],
     engine: Literal["arrow", "spark"],
     memory_bytes: int,
+    shown: RawMetadata,
 ) -> Callable[..., Any]:
     """The function of the asset; it takes its inputs by the names of their tables."""
     dialect: Literal["duckdb", "spark"] = "duckdb" if engine == "arrow" else "spark"
     qualified = _qualified_query(name, sql, keys, '"' if engine == "arrow" else "`")
-    shown = _shown(_query(name, sql, {table: table for table in keys}))
 
     def compute(**tables: Any) -> dg.Output[Any]:
         if engine == "arrow":
@@ -112,10 +113,6 @@ def _computation(
     signature = inspect.Signature([inspect.Parameter(table, kind) for table in keys])
     compute.__signature__ = signature  # type: ignore[attr-defined]
     return compute
-
-
-def _shown(query: str) -> RawMetadata:
-    return {QUERY_KEY: dg.MetadataValue.md(f"```sql\n{query}\n```")}
 
 
 def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
