@@ -111,8 +111,10 @@ def shown(*parts: Mapping[str, object]) -> RawMetadata:
     return cast("RawMetadata", dict(ordered))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+def counted(number: int | None, noun: str) -> str:
+    """`1 file`, `2 files`; None if the number is not known."""
+    if number is None:
+        return f"an unknown number of {noun}s"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -314,7 +314,7 @@ class RestoreConfig(OperationConfig):
             "delta/restored_from_version": before.version,
             "delta/restored_version": target.version,
         }
-        rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
+        rows = f"{counted(before.num_records, 'row')} to {counted(target.num_records, 'row')}"
         if self.dry_run:
             summary = f"would go from version {before.version} back to {target.version}: {rows}"
             difference = table.plan_restore(self.version, self.timestamp).to_markdown()
@@ -440,10 +440,6 @@ def spell_bytes(size_bytes: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def _count(rows: int | None) -> str:
-    return "an unknown number of" if rows is None else f"{rows:,}"
 
 
 class TableConfig(KnownFieldsOnly, dg.Config):

@@ -553,10 +553,8 @@ class _Tick:
         options = self.watch.options
         minimum_rows = options.get("minimum_rows")
         minimum_age = options.get("minimum_age_seconds")
-        rows = "an unknown number of rows"
-        if waiting.rows is not None:
-            rows = counted(waiting.rows, "row")
-        what = f"{_versions(waiting.from_version, waiting.to_version)} with {rows}"
+        versions = _versions(waiting.from_version, waiting.to_version)
+        what = f"{versions} with {counted(waiting.rows, 'row')}"
         if waiting.unsent_keys is not None:
             return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
         limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
