@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         delta_change_feed_sensor,
         delta_table_sensor,
     )
-    from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
+    from dagster_delta.orchestration.sensors.table_watcher import DeltaCommitRange, TableChanges
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
         FsspecStorageOptions,
@@ -185,7 +185,7 @@ _MODULES = {
     "orchestration.sensors.sensors": (
         "DeltaSensorOptions delta_change_feed_sensor delta_table_sensor"
     ),
-    "orchestration.sensors.table_changes": "DeltaCommitRange TableChanges",
+    "orchestration.sensors.table_watcher": "DeltaCommitRange TableChanges",
     "orchestration.storage_options": (
         "AzureStorageOptions FsspecStorageOptions GcsStorageOptions LocalStorageOptions "
         "S3StorageOptions StorageOptions"

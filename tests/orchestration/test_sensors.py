@@ -30,9 +30,10 @@ from dagster_delta.errors import (
 )
 from dagster_delta.orchestration.sensors import sensors
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
-from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
 from dagster_delta.orchestration.sensors.table_watcher import (
+    DeltaCommitRange,
     SensorState,
+    TableChanges,
     TableState,
     WaitingChanges,
 )

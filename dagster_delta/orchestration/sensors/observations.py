@@ -12,7 +12,7 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
-from dagster_delta.orchestration.sensors.table_changes import commit_facts
+from dagster_delta.orchestration.sensors.table_watcher import commit_facts
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import (
     DEFAULT_HISTORY,

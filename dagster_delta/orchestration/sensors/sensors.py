@@ -26,18 +26,16 @@ from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, Ver
 from dagster_delta.orchestration.io.asset_options import check_choice
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
-from dagster_delta.orchestration.sensors.table_changes import (
-    AssetEventKind,
-    TableChanges,
-    commit_event,
-)
 from dagster_delta.orchestration.sensors.table_watcher import (
+    AssetEventKind,
     CommitRules,
     PartitionFilter,
     PollResult,
     SensorState,
+    TableChanges,
     TableState,
     WaitingChanges,
+    commit_event,
     poll_tables,
 )
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
