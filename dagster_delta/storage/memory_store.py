@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.locations import check_relative_path, join_path
-from dagster_delta.storage.object_store import FileStore, ObjectMeta
+from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 
 class _Objects:
@@ -35,7 +36,7 @@ _SHARED: dict[str, _Objects] = {}
 _REGISTRY_LOCK = threading.Lock()
 
 
-class MemoryStore(FileStore):
+class MemoryStore(RootedStore):
     """An `ObjectStore` over a dictionary. Thread-safe.
 
     Args:
@@ -89,6 +90,20 @@ class MemoryStore(FileStore):
         """Every object under `directory`."""
         yield from self._snapshot(join_path(check_relative_path(directory), ""))
 
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the object, or leave an existing one unchanged. Raises FileExistsError."""
+        key = self._key(path)
+        with self._objects.lock:
+            if key in self._objects.by_path:
+                raise self._taken(path)
+            self._objects.by_path[key] = (bytes(data), self._clock_ms())
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object."""
+        key = self._key(path)
+        with self._objects.lock:
+            self._objects.by_path[key] = (bytes(data), self._clock_ms())
+
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects; a missing object is no error."""
         for path in paths:
@@ -100,6 +115,10 @@ class MemoryStore(FileStore):
         """The object as a `pyarrow.BufferReader`. Raises FileNotFoundError."""
         return pa.BufferReader(self.read(path))
 
+    def open_output(self, path: str) -> PendingFile:
+        """A file to write. The object appears when it is closed."""
+        return _MemoryFile(partial(self.put, check_relative_path(path)))
+
     def _key(self, path: str) -> str:
         return self._prefix + check_relative_path(path)
 
@@ -109,17 +128,6 @@ class MemoryStore(FileStore):
         name, key = _split(path)
         with _REGISTRY_LOCK:
             return _OPEN.get(name) or _Objects(), key
-
-    def _begin(self, path: str, *, overwrite: bool) -> PendingFile:
-        key = self._key(path)
-
-        def put(data: bytes) -> None:
-            with self._objects.lock:
-                if not overwrite and key in self._objects.by_path:
-                    raise self._taken(path)
-                self._objects.by_path[key] = (data, self._clock_ms())
-
-        return _MemoryFile(put)
 
     def _snapshot(self, prefix: str) -> list[ObjectMeta]:
         with self._objects.lock:
