@@ -178,8 +178,8 @@ def type_handler_of(
     if annotation is Any or annotation is None:
         if default is None:
             raise InvalidArgument(
-                f"the input {name!r} has no type annotation: annotate it with one of "
-                f"{_annotations(handlers)}, or set default_load_type on the DeltaIOManager to one "
+                f"the input {name!r} has no type annotation, or `list` alone: annotate it with one "
+                f"of {_annotations(handlers)}, or set default_load_type on the DeltaIOManager to one "
                 f"of {', '.join(_names(handlers))}"
             )
         return handler_named(default, handlers)
