@@ -315,9 +315,15 @@ def test_pandas_and_polars_get_the_same_rows() -> None:
 
 def test_a_column_named_like_one_of_the_feed_is_refused() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(pa.table({"_Commit_Version": [1]}), properties=FEED)
+    rows = pa.table({"_Commit_Version": [1]})
+    with pytest.raises(InvalidArgument, match="_Commit_Version"):
+        table.append(rows, properties=FEED)
+    table.append(rows, properties={"delta.enableChangeDataFeed": "false"})
+    # A table of another program, which checks nothing.
+    log = table.store.read(commit_path(0)).replace(b'Feed":"false"', b'Feed":"true"')
+    table.store.put(commit_path(0), log)
     with pytest.raises(InvalidTable, match="_commit_version"):
-        table.changes(0)
+        DeltaTable("", store=table.store).changes(0)
 
 
 # Ranges
