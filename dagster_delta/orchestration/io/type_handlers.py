@@ -179,8 +179,8 @@ def type_handler_of(
         if default is None:
             raise InvalidArgument(
                 f"the input {name!r} has no type annotation, or `list` alone: annotate it with one "
-                f"of {_annotations(handlers)}, or set default_load_type on the DeltaIOManager to one "
-                f"of {', '.join(_names(handlers))}"
+                f"of {_annotations(handlers)}, or set default_load_type on the DeltaIOManager to "
+                f"one of {', '.join(_names(handlers))}"
             )
         return handler_named(default, handlers)
     wanted = without_none(annotation)
