@@ -14,7 +14,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import dagster as dg
 import numpy as np
@@ -34,6 +34,7 @@ from dagster_delta.orchestration.incremental.landing_files import (
     LandingZone,
 )
 from dagster_delta.orchestration.incremental.upstream_changes import key_columns, last_positions
+from dagster_delta.orchestration.io.asset_options import check_choice
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -226,14 +227,10 @@ class _FilesAsset:
                 f"the encoding of {name} is {self.zone.encoding!r}, which Python does not know"
             ) from error
         # A misspelled choice must not load rows a second time, or no new ones.
-        for option, value, choices in (
-            ("mode", self.mode, get_args(LoadMode)),
-            ("format", self.zone.format, (None, *get_args(FileFormat))),
-            ("changed_files", self.changed_files, get_args(ChangedFiles)),
-        ):
-            if value not in choices:
-                allowed = ", ".join(map(repr, choices))
-                raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
+        check_choice(name, "mode", self.mode, LoadMode)
+        check_choice(name, "changed_files", self.changed_files, ChangedFiles)
+        if self.zone.format is not None:
+            check_choice(name, "format", self.zone.format, FileFormat)
         if bool(self.zone.keys) != (self.mode == "merge"):
             need = "needs keys" if self.mode == "merge" else "takes no keys: the mode merge does"
             raise InvalidArgument(f"{name} has the mode {self.mode}, which {need}")
