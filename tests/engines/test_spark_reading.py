@@ -21,10 +21,11 @@ from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.read import file_keys
 from dagster_delta.engines.spark.read import reader as spark_reader
-from dagster_delta.engines.spark.session.schema import to_spark_schema
+from dagster_delta.engines.spark.session.schema import declared_spark_type, to_spark_schema
 from dagster_delta.engines.spark.session.session import FIELD_ID_READ
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from tests.engines.data_tables import (
@@ -618,3 +619,23 @@ def test_a_setting_that_spark_itself_trips_over_changes_nothing(
     frame = table.snapshot().scan().to_spark(session)
     assert rows_of(frame.toArrow()) == rows_of(rows.slice(0, 5))
     assert session.conf.get(name) == value
+
+
+@pytest.mark.parametrize(
+    ("data_type", "read"),
+    [
+        (PrimitiveType("string"), "string collate UTF8_LCASE"),
+        (PrimitiveType("integer"), "int"),
+        (ArrayType(PrimitiveType("integer"), True), "array<int>"),
+        (
+            MapType(PrimitiveType("string"), PrimitiveType("date"), True),
+            "map<string collate UTF8_LCASE,date>",
+        ),
+    ],
+)
+def test_collations_count_where_a_column_still_has_text(data_type: Any, read: str) -> None:
+    """The change of a column to another type leaves them in its metadata."""
+    paths = ("s", "s.key", "s.value", "s.element")
+    collations = {"__COLLATIONS": dict.fromkeys(paths, "spark.UTF8_LCASE.75.1")}
+    field = StructField("s", data_type, metadata=collations)
+    assert declared_spark_type(field).simpleString() == read

@@ -89,3 +89,12 @@ def test_a_date_at_an_end_of_the_calendar_belongs_to_no_key(text) -> None:
     ):
         mapped = PartitionMapping(definition, "day", None).map([{"day": text}])
         assert (mapped.keys, mapped.unmapped) == ([], [{"day": text}])
+
+
+def test_a_day_within_a_month_that_has_not_ended_is_no_key_of_it() -> None:
+    months = dg.MonthlyPartitionsDefinition("2026-01-01")
+    this_month = f"{datetime.now(UTC):%Y-%m}"
+    mapping = PartitionMapping(months, None, lambda values: [str(values["day"])])
+    within = mapping.map([{"day": f"{this_month}-15"}])
+    assert (within.later, within.unmapped) == ([], [{"day": f"{this_month}-15"}])
+    assert mapping.map([{"day": f"{this_month}-01"}]).later == [f"{this_month}-01"]

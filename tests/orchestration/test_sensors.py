@@ -530,6 +530,22 @@ def test_changes_of_a_day_that_has_not_ended_get_their_run_when_it_has(daemon, t
     assert not tomorrow.requests()
 
 
+def test_a_report_says_that_it_leaves_out_a_day_that_has_not_ended(
+    daemon, tmp_path, monkeypatch
+) -> None:
+    uri = str(tmp_path / "lake" / "events")
+    append(uri, 1, day="2026-01-02")
+    days = dg.DailyPartitionsDefinition("2026-01-01")
+    watch = daemon(uri, target=None, asset_key="e", partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day=f"{datetime.now(UTC):%Y-%m-%d}")
+    context = dg.build_sensor_context(instance=watch.instance, cursor=watch.cursor)
+    warnings: list[str] = []
+    monkeypatch.setattr(context.log, "warning", warnings.append)
+    assert not watch.sensor(context).asset_events
+    assert "no event reports what changed" in warnings[0]
+
+
 def test_new_dynamic_partitions_are_requested_with_their_runs(daemon, instance, uri) -> None:
     days = dg.DynamicPartitionsDefinition(name="days")
     instance.add_dynamic_partitions("days", ["2026-01-01"])

@@ -35,7 +35,6 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     "jsonl": "json",
     "ndjson": "json",
 }
-_ESCAPED_QUOTE = b'\\"'
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
 # Several spellings of one location.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
@@ -365,7 +364,7 @@ def _exact(
     for batch in batches:
         for name in inferred:
             for values in _doubles(batch[name]):
-                largest = pc.max(pc.abs(values.filter(pc.invert(pc.is_nan(values))))).as_py()
+                largest = pc.max(pc.abs(values.filter(pc.is_finite(values)))).as_py()
                 if largest is not None and largest >= _EXACT_IN_DOUBLE:
                     raise InvalidArgument(
                         f"column {name} has the number {largest:g}, and a DOUBLE may have lost "
@@ -425,8 +424,10 @@ def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
 
 
 def _as_text(data_type: pa.DataType) -> pa.DataType:
-    """The type in which a column of JSON is read: that of times in it is not looked at by Arrow."""
-    return pa.string() if pa.types.is_timestamp(data_type) else _with_dates_as_text(data_type)
+    """The type in which a column of JSON is read: Arrow drops the offsets of times without zone."""
+    if pa.types.is_timestamp(data_type) and data_type.tz is None:
+        return pa.string()
+    return _with_dates_as_text(data_type)
 
 
 def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
@@ -459,23 +460,34 @@ def _with_end(source: pa.NativeFile, end: bytes, delimiter: str) -> pa.NativeFil
     within a value, as Spark and MySQL write it: for Arrow the value ends there.
     """
     rest, last_line, mark = [end], [b""], re.escape(delimiter.encode())
-    escaped = re.compile(
-        rb'(?:^|[\r\n]|%b)"(?:[^"\\]|""|\\[^"])*\\"(?:[^"\r\n](?<!%b))' % (mark, mark)
+    # Of a line up to such a quote: whole values, and the beginning of one.
+    broken = re.compile(
+        rb'(?:(?:"(?:[^"]++|"")*+"|[^"%b\r\n][^%b\r\n]*+|)%b)*+"(?:[^"\\]++|""|\\(?:""|[^"]))*+\\"'
+        % (mark, mark, mark)
     )
+    inner_quote, rest_of_line = re.compile(rb'\\"[^"\r\n%b]' % mark), re.compile(rb"[^\r\n]*+")
 
     def ended(data: pa.Buffer) -> pa.Buffer | bytes:
-        text = last_line[0] + data.to_pybytes()
-        if _ESCAPED_QUOTE in text and (found := escaped.search(text)):
-            value = found[0].decode(errors="replace").strip()[-80:]
-            raise InvalidArgument(
-                f"a backslash stands before a quote, in {value}: such a quote has to be written "
-                "twice, in Spark by the option escape='\"'"
-            )
-        last_line[0] = text[text.rfind(b"\n") + 1 :]
+        text, place = last_line[0] + data.to_pybytes(), 0
+        while found := inner_quote.search(text, place):
+            start = _line_start(text, place, found.start())
+            line = broken.match(text, start)
+            if line is not None and inner_quote.match(text, line.end() - 2):
+                value = text[max(start, line.end() - 60) : line.end()].decode(errors="replace")
+                raise InvalidArgument(
+                    f"a backslash stands before a quote, in {value}: such a quote has to be "
+                    "written twice, in Spark by the option escape='\"'"
+                )
+            place = rest_of_line.search(text, found.end()).end()
+        last_line[0] = text[_line_start(text, 0, len(text)) :]
         # At the end, Arrow asks again until nothing comes.
         return rest.pop() if rest and not data.size else data
 
     return pa.TransformInputStream(source, ended)
+
+
+def _line_start(text: bytes, after: int, place: int) -> int:
+    return max(text.rfind(b"\n", after, place), text.rfind(b"\r", after, place), after - 1) + 1
 
 
 def _with_closed_quotes(batch: pa.RecordBatch) -> pa.RecordBatch:

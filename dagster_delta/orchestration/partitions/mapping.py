@@ -147,7 +147,9 @@ def _will_have(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
         return False
     last = definition.get_last_partition_window()
     return (
-        (definition.start if last is None else last.end) <= start
+        # Dagster takes any time for the key of the window after it.
+        definition.get_partition_key_for_timestamp(start.timestamp()) == key
+        and (definition.start if last is None else last.end) <= start
         and start.timestamp() < clock.now_ms() / 1000 + _DAY_S
         and (definition.end is None or start < definition.end)
     )

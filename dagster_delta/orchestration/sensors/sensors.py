@@ -539,6 +539,11 @@ class _Tick:
                 f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
                 f"the asset, and get no run: {named} ({which})"
             )
+        if mapped.later and self.watch.asset_key is not None:
+            self.context.log.warning(
+                f"the asset does not have the partitions {first_names(mapped.later)} yet, so that "
+                f"no event reports what changed in them ({which})"
+            )
         return mapped.keys, mapped.later
 
     def _add_partitions(self, keys: Sequence[str]) -> None:

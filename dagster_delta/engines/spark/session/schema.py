@@ -9,7 +9,7 @@ Spec: Column Mapping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +32,7 @@ from dagster_delta.protocol.schema import (
     StructType,
     as_nullable,
     data_type_to_json,
+    inner_parts,
     inner_types,
     nullable_field,
     walk_fields,
@@ -39,7 +40,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.sql.tokens import without_variables
 from dagster_delta.sql.typed import quote
-from dagster_delta.sql.types import BINARY, TIMESTAMP, VOID, sql_type_name
+from dagster_delta.sql.types import BINARY, STRING, TIMESTAMP, VOID, sql_type_name
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -93,9 +94,24 @@ def _readable_field(field: StructField) -> StructField:
     if isinstance(collations, dict):
         # Spark changes them in place. They have a provider, and perhaps a version:
         # `icu.UNICODE.75.1`.
-        named = {path: ".".join(name.split(".")[:2]) for path, name in collations.items()}
-        metadata[_COLLATIONS_KEY] = named
+        texts = set(_text_paths(field.data_type, field.name))
+        metadata[_COLLATIONS_KEY] = {
+            path: ".".join(name.split(".")[:2])
+            for path, name in collations.items()
+            if path in texts
+        }
     return StructField(field.name, _readable(field.data_type), metadata=metadata)
+
+
+def _text_paths(data_type: DataType, path: str) -> Iterator[str]:
+    """Where a column has text, as its collations say it; structs have collations of their own. The
+    online change of a column to another type leaves those of the text.
+    """
+    if data_type == STRING:
+        yield path
+    elif not isinstance(data_type, StructType):
+        for step, inner in inner_parts(data_type):
+            yield from _text_paths(inner, f"{path}.{step}")
 
 
 def to_spark_schema(schema: StructType) -> types.StructType:
