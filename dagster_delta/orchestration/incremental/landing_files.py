@@ -465,7 +465,7 @@ def _with_end(source: pa.NativeFile, end: bytes, delimiter: str) -> pa.NativeFil
         rb'(?:(?:"(?:[^"]++|"")*+"|[^"%b\r\n][^%b\r\n]*+|)%b)*+"(?:[^"\\]++|""|\\(?:""|[^"]))*+\\"'
         % (mark, mark, mark)
     )
-    inner_quote, rest_of_line = re.compile(rb'\\"[^"\r\n%b]' % mark), re.compile(rb"[^\r\n]*+")
+    inner_quote = re.compile(rb'\\"[^"\r\n%b][^\r\n]*+' % mark)
 
     def ended(data: pa.Buffer) -> pa.Buffer | bytes:
         text, place = last_line[0] + data.to_pybytes(), 0
@@ -478,7 +478,7 @@ def _with_end(source: pa.NativeFile, end: bytes, delimiter: str) -> pa.NativeFil
                     f"a backslash stands before a quote, in {value}: such a quote has to be "
                     "written twice, in Spark by the option escape='\"'"
                 )
-            place = rest_of_line.search(text, found.end()).end()
+            place = found.end()
         last_line[0] = text[_line_start(text, 0, len(text)) :]
         # At the end, Arrow asks again until nothing comes.
         return rest.pop() if rest and not data.size else data
