@@ -530,6 +530,29 @@ def test_changes_of_a_day_that_has_not_ended_get_their_run_when_it_has(daemon, t
     assert not tomorrow.requests()
 
 
+def test_a_day_that_waits_is_given_up_where_the_asset_has_other_partitions_now(
+    daemon, tmp_path, monkeypatch
+) -> None:
+    uri = str(tmp_path / "lake" / "events")
+    append(uri, 1, day="2026-01-02")
+    days = dg.DailyPartitionsDefinition("2026-01-01")
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day=f"{datetime.now(UTC):%Y-%m-%d}")
+    watch.tick()
+    assert "later" in watch.table(uri)
+    multi = dg.MultiPartitionsDefinition({"day": days, "c": dg.StaticPartitionsDefinition(["x"])})
+    keys = {"partition_keys": lambda values: [f"x|{values['day']}"]}
+    changed = daemon(uri, partitions_def=multi, **keys)
+    context = dg.build_sensor_context(instance=changed.instance, cursor=watch.cursor)
+    warnings: list[str] = []
+    monkeypatch.setattr(context.log, "warning", warnings.append)
+    result = changed.sensor(context)
+    assert not result.run_requests
+    assert "they get no run" in warnings[0]
+    assert "later" not in json.loads(result.cursor)["tables"][uri]
+
+
 def test_a_report_says_that_it_leaves_out_a_day_that_has_not_ended(
     daemon, tmp_path, monkeypatch
 ) -> None:

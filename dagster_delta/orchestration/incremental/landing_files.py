@@ -280,7 +280,7 @@ class LandingFiles:
         source = _utf8(source, self.zone.encoding)
         if kind == "csv":
             rows = csv.open_csv(
-                _with_end(source, _END_OF_CSV, self.zone.delimiter),
+                _checked_csv(source, self.zone.delimiter),
                 csv.ReadOptions(block_size=_BLOCK_BYTES),
                 csv.ParseOptions(delimiter=self.zone.delimiter, newlines_in_values=True),
                 _csv_types(types),
@@ -455,11 +455,11 @@ def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
     return pa.transcoding_input_stream(source, known, "utf-8")
 
 
-def _with_end(source: pa.NativeFile, end: bytes, delimiter: str) -> pa.NativeFile:
-    """A stream of the bytes of `source`, and then of `end`. Refuses a backslash before a quote
-    within a value, as Spark and MySQL write it: for Arrow the value ends there.
+def _checked_csv(source: pa.NativeFile, delimiter: str) -> pa.NativeFile:
+    """The bytes of `source`, and the end by which an open quote is known. Refuses a backslash
+    before a quote within a value, as Spark and MySQL write it: for Arrow the value ends there.
     """
-    rest, last_line, mark = [end], [b""], re.escape(delimiter.encode())
+    rest, last_line, mark = [_END_OF_CSV], [b""], re.escape(delimiter.encode())
     # Of a line up to such a quote: whole values, and the beginning of one.
     broken = re.compile(
         rb'(?:(?:"(?:[^"]++|"")*+"|[^"%b\r\n][^%b\r\n]*+|)%b)*+"(?:[^"\\]++|""|\\(?:""|[^"]))*+\\"'

@@ -14,6 +14,7 @@ import dagster as dg
 from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.partitions.partitions import (
+    KEY_SEPARATOR,
     dimension_columns,
     dimensions_of,
     keys_by_dimension,
@@ -79,7 +80,7 @@ class PartitionMapping:
         for values in partitions:
             found = self._keys(values, timestamp_columns)
             keys = [key for key in found if self.has(key)]
-            later = [key for key in found if key not in keys and self._will_have(key)]
+            later = [key for key in found if key not in keys and self.will_have(key)]
             if not keys and not later:
                 mapped.unmapped.append(values)
             mapped.keys.extend(key for key in keys if key not in mapped.keys)
@@ -88,14 +89,22 @@ class PartitionMapping:
 
     def has(self, key: str) -> bool:
         """Whether the asset has a partition, or gets it, as a dynamic one, when it is requested."""
-        return all(_has(*side) for side in self._sides(key))
+        sides = self._sides(key)
+        return bool(sides) and all(_has(*side) for side in sides)
 
-    def _will_have(self, key: str) -> bool:
-        return all(_has(*side) or _will_have(*side) for side in self._sides(key))
+    def will_have(self, key: str) -> bool:
+        """Whether the asset has a partition, or has it when a time window has ended."""
+        sides = self._sides(key)
+        return bool(sides) and all(_has(*side) or _will_have(*side) for side in sides)
 
     def _sides(self, key: str) -> list[tuple[dg.PartitionsDefinition[Any], str]]:
-        parts = keys_by_dimension(self._partitions_def, key)
+        """The dimensions, each with its part of a key; none for a key of other dimensions, as a
+        cursor may have it from before the definition was changed.
+        """
         dimensions = dimensions_of(self._partitions_def)
+        if len(dimensions) > 1 and key.count(KEY_SEPARATOR) + 1 != len(dimensions):
+            return []
+        parts = keys_by_dimension(self._partitions_def, key)
         return [(definition, parts[name]) for name, definition in dimensions.items()]
 
     def dynamic_requests(

@@ -17,7 +17,7 @@ import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 
-_KEY_SEPARATOR = "|"
+KEY_SEPARATOR = "|"
 """Separates the dimensions of a multi-partition key, as in Dagster."""
 
 
@@ -99,7 +99,7 @@ def single_partitions(selection: PartitionSelection | None) -> dict[str, Partiti
     found = {}
     for box in () if selection is None else selection.boxes:
         for cell in product(*map(_single_slices, box)):
-            key = _KEY_SEPARATOR.join(part.keys[0] for part in cell)
+            key = KEY_SEPARATOR.join(part.keys[0] for part in cell)
             found[key] = PartitionSelection((key,), (cell,))
     return dict(sorted(found.items()))
 

@@ -471,7 +471,13 @@ class _Tick:
             known = later.unsent_keys or ()
             ended = [key for key in known if watch.mapping.has(key)][:room]
             requests += self._requests(uri, later, ended)
-            left = tuple(key for key in known if key not in ended)
+            waits = [key for key in known if key not in ended]
+            left = tuple(key for key in waits if watch.mapping.will_have(key))
+            if lost := [key for key in waits if key not in left]:
+                self.context.log.warning(
+                    f"the asset has no partitions {first_names(lost)} any more: they get no run "
+                    f"for their changes ({uri})"
+                )
             later = msgspec.structs.replace(later, unsent_keys=left) if left else None
             room -= len(ended)
         due = waiting is not None and (
