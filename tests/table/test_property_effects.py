@@ -19,6 +19,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations import optimize
 from dagster_delta.table.operations.optimize import MIN_FILES
+from dagster_delta.table.read.watch import read_new_commits, start_cursor
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 
@@ -169,6 +170,8 @@ def test_the_former_name_of_the_change_data_feed_counts() -> None:
     table.delete("id = 1")
     kinds = table.changes(starting_version=3).to_arrow()["_change_type"].to_pylist()
     assert kinds == ["delete"]
+    _, (deleted,) = read_new_commits(table.store, start_cursor(table.store, 3))
+    assert deleted.change_feed_enabled
     both = {"delta.enableChangeDataCapture": "true", "delta.enableChangeDataFeed": "false"}
     assert not TableProperties.parse(both).enable_change_data_feed
 
