@@ -41,7 +41,7 @@ from dagster_delta.table.log.reader import (
     located,
     read_commit,
 )
-from dagster_delta.table.read.change_feed_plan import FeedFiles
+from dagster_delta.table.read.change_feed_plan import FeedFiles, removes_older_rows
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import descriptor_of
@@ -385,8 +385,12 @@ class CommitRules:
         version = actions.version
         if configuration is not self._latest.configuration:
             self.check_schema(configuration, version)
-        is_recorded = configuration.properties.enable_change_data_feed
-        if self._options.read_change_feed and not is_recorded:
+        if not self._options.read_change_feed:
+            return
+        if removes_older_rows(actions):
+            older = self._known.get(version - 1) or self._load(version - 1)
+            self.check_schema(older, version, keeps_columns=False)
+        if not configuration.properties.enable_change_data_feed:
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
                 "so that its changes are not recorded: start a new query from a version after "
@@ -400,11 +404,8 @@ class CommitRules:
             return self._known[version]
         before = self._known.get(version - 1)
         if before is not None:
-            found = before
-            if actions.protocol is not None or actions.metadata is not None:
-                found = TableConfiguration(
-                    actions.protocol or before.protocol, actions.metadata or before.metadata
-                )
+            found = before.after(actions.protocol, actions.metadata)
+            if found is not before:
                 found.check_readable(table=self._store.location.uri, version=version)
         else:
             found = self._load(version)
@@ -422,7 +423,9 @@ class CommitRules:
                 "checkpoint before it was cleaned up: start a new query from a later version"
             ) from error
 
-    def check_schema(self, configuration: TableConfiguration, version: int) -> None:
+    def check_schema(
+        self, configuration: TableConfiguration, version: int, *, keeps_columns: bool = True
+    ) -> None:
         """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
         latest = self._latest
         if configuration.metadata.id != latest.metadata.id:
@@ -430,7 +433,9 @@ class CommitRules:
                 f"Version {version} made another table of it: start a new query, with a "
                 "checkpoint location of its own"
             )
-        problem = find_incompatibility(configuration, latest.configuration)
+        problem = find_incompatibility(
+            configuration, latest.configuration, keeps_columns=keeps_columns
+        )
         if version > latest.version:
             # A new column would be lost, so the schemas must fit in both directions.
             problem = problem or find_incompatibility(latest.configuration, configuration)

@@ -481,6 +481,18 @@ def test_the_stream_of_changes_begins_with_inserts() -> None:
     assert not rest
 
 
+def test_rows_of_a_table_that_was_replaced_by_one_of_other_types_are_refused() -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1)
+    other = pa.table({"id": ["one"], "p": ["0"]})
+    table.overwrite(other, schema_mode="overwrite")
+    with pytest.raises(SchemaMismatch, match="column id was of type long"):
+        table.changes(2).to_arrow()
+    stream = stream_of(table, readChangeFeed="true", startingVersion="2")
+    with pytest.raises(SchemaMismatch, match="column id was of type long"):
+        stream.advance(stream.initial_offset(), Admission())
+
+
 def test_changes_that_were_not_recorded_stop_the_stream() -> None:
     table = new_table()
     append(table, 1)

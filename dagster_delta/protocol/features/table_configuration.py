@@ -174,6 +174,14 @@ class TableConfiguration:
         """Whether rows may never be deleted or changed."""
         return self.supports("appendOnly") and self.properties.append_only
 
+    def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
+        """The configuration after a commit with these actions, each None if it has no such one;
+        itself if it has neither. Raises nothing.
+        """
+        if protocol is None and metadata is None:
+            return self
+        return TableConfiguration(protocol or self.protocol, metadata or self.metadata)
+
     def with_properties(self, properties: Mapping[str, str]) -> TableConfiguration:
         """The configuration with other table properties. Raises nothing."""
         metadata = msgspec.structs.replace(self.metadata, configuration=dict(properties))

@@ -30,6 +30,7 @@ from dagster_delta.protocol.log.change_data import (
     change_file_batch,
     file_changes,
 )
+from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
@@ -160,14 +161,9 @@ class _Collected:
         self.configuration_changes: list[_ConfigurationChange] = []
         self.removals: list[int] = []
         """Versions that removed rows, ascending."""
+        self.replacements: set[int] = set()
+        """Versions for which `removes_older_rows` is true."""
         self._is_partitioned = is_partitioned
-
-    def removes_older_rows(self, version: int) -> bool:
-        """Whether a commit removed rows that were written under another configuration than its own,
-        as a commit that replaces the table does.
-        """
-        changes = any(change.version == version for change in self.configuration_changes)
-        return changes and version > 0 and version in self.removals
 
     def take(self, commit: RangeCommit) -> None:
         actions = commit.actions
@@ -175,10 +171,20 @@ class _Collected:
             self.configuration_changes.append(
                 _ConfigurationChange(actions.version, actions.protocol, actions.metadata)
             )
-        if any(remove.data_change for remove in actions.removes):
+        if actions.removes_data:
             self.removals.append(actions.version)
+        if removes_older_rows(actions):
+            self.replacements.add(actions.version)
         for change in file_changes(actions, partitioned=self._is_partitioned):
             self.files.add(actions.version, commit.timestamp_ms, change)
+
+
+def removes_older_rows(actions: CommitActions) -> bool:
+    """Whether a commit removed rows that were written under another configuration than its own, as
+    a commit that replaces the table does.
+    """
+    changes = actions.protocol is not None or actions.metadata is not None
+    return changes and actions.version > 0 and actions.removes_data
 
 
 @lru_cache(maxsize=1)
@@ -217,7 +223,7 @@ def _check_configurations(
                 version=version,
             )
         problem = find_incompatibility(configuration, end.configuration)
-        if problem is None and version == start and collected.removes_older_rows(start):
+        if problem is None and version == start and start in collected.replacements:
             older = Snapshot.load(store, version=start - 1).configuration
             # A commit that changes the schema, as a RESTORE may, shows removed rows in its own.
             problem = find_incompatibility(older, end.configuration, keeps_columns=False)
@@ -256,7 +262,5 @@ def _configurations(
     configuration = Snapshot.load(store, version=start).configuration
     yield start, configuration
     for change in later:
-        configuration = TableConfiguration(
-            change.protocol or configuration.protocol, change.metadata or configuration.metadata
-        )
+        configuration = configuration.after(change.protocol, change.metadata)
         yield change.version, configuration

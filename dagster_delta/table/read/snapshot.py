@@ -224,11 +224,7 @@ def advanced(
             configuration = configuration_of(tail.protocol, tail.metadata)
         else:
             state, segment = base._state, base.log_segment
-            configuration = base.configuration
-            if tail.protocol is not None or tail.metadata is not None:
-                configuration = TableConfiguration(
-                    tail.protocol or base.protocol, tail.metadata or base.metadata
-                )
+            configuration = base.configuration.after(tail.protocol, tail.metadata)
         if base is None or configuration is not base.configuration:
             configuration.check_readable(table=store.location.uri, version=versions[-1])
         segment = extended_segment(segment, commits)
