@@ -410,10 +410,10 @@ class MaintenanceMethods(TableHandle):
         short-lived copies. VACUUM of the clone does not delete files of the source. A deep clone
         copies data files and deletion vectors to the same relative paths.
 
-        With `replace`, a new version of the existing table equals the source; files that it already
-        has are not copied again. If it already equals the source, nothing is committed and
-        `skipped` is true. After an interrupted deep clone, a new attempt reuses the copied files
-        for one day.
+        With `replace`, a new version of the existing table equals the source, and has its positions
+        of incremental assets; files that it already has are not copied again. If it already equals
+        the source, nothing is committed and `skipped` is true. After an interrupted deep clone, a
+        new attempt reuses the copied files for one day.
 
         Args:
             target: path or URI of the clone's root, neither in the source nor around it.

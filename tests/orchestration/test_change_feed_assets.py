@@ -491,6 +491,16 @@ def test_a_table_restored_to_before_it_followed_another_is_refreshed(lake, sourc
     assert state(lake) == {1: 10, 2: 30}
 
 
+def test_a_table_that_was_created_again_in_its_log_is_refreshed(lake, source):
+    assets = copy(source)
+    lake.materialize(*assets)
+    source.upsert(k2=3)
+    DeltaTable.create(lake.table().uri, rows().schema, mode="replace")
+    assert state(lake) == {}
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is True
+    assert state(lake) == {1: 10, 2: 30}
+
+
 @pytest.mark.parametrize("is_older_release", [False, True])
 def test_a_table_that_returns_is_read_in_full(lake, source, monkeypatch, is_older_release):
     """Two tables that are swapped, as in a blue-green deployment."""

@@ -20,6 +20,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.transaction.commit_result import NOT_FOLLOWED, AppTransaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.handles import data_files
@@ -197,6 +198,19 @@ def test_a_table_of_another_shape_becomes_a_clone() -> None:
     assert content(other) == content(table)
     assert other.schema() == table.schema()
     assert other.snapshot(version=0).scan().to_arrow().to_pylist() == [{"x": "a"}]
+
+
+def test_a_replaced_table_follows_others_as_far_as_its_new_rows_do() -> None:
+    table, store = source(), MemoryStore()
+    table.append(numbered_with_nulls(50), progress=[AppTransaction("dagster/changes/up", 7, None)])
+    made = DeltaTable.create("", table.schema(), partition_by=["p"], store=store)
+    ahead = [AppTransaction(f"dagster/changes/{name}", 9, None) for name in ("up", "other")]
+    made.append(numbered_with_nulls(60), progress=ahead)
+    made = clone(table, store, replace=True)
+    versions = map(
+        made.snapshot().transaction_version, ("dagster/changes/up", "dagster/changes/other")
+    )
+    assert list(versions) == [7, NOT_FOLLOWED]
 
 
 def test_other_files_of_the_same_name_are_not_overwritten() -> None:

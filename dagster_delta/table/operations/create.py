@@ -48,6 +48,7 @@ def create_table(
     transaction.stage_domain(*domains)
     if existing is not None:
         transaction.stage_removed(tombstones(existing.live_files(REMOVED_COLUMNS), now_ms()))
+        transaction.follow_rows_of(None)
         transaction.depend_on(ReadScope(whole_table=True))
     try:
         return transaction.commit(

@@ -35,11 +35,6 @@ from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.fsck import existing_files
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.history import latest_commits
-from dagster_delta.table.transaction.commit_result import (
-    FOLLOWED_TABLE_PREFIX,
-    LOADED_FILE_PREFIX,
-    NOT_FOLLOWED,
-)
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
@@ -145,8 +140,7 @@ def _commit(
     if plan.configuration.supports("rowTracking"):
         adds, row_ids = with_row_ids(adds, plan.target, plan.before)
     transaction.stage_domain(*plan.domains, *row_ids)
-    for app_id, version in _followed_versions(plan.before, plan.target).items():
-        transaction.record_application(app_id, version)
+    transaction.follow_rows_of(plan.target)
     transaction.stage_removed(tombstones(plan.leaving, clock()))
     transaction.stage_readded(adds)
     return transaction.commit(
@@ -275,22 +269,6 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
                     table=newest.store.location.uri,
                 )
     _check_files(plan.returning, plan.target)
-
-
-def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
-    """How far the restored rows follow other tables, and which files they are of, by application id
-    where it differs from now.
-    """
-    now, then = (
-        {
-            transaction.app_id: transaction.version
-            for transaction in snapshot.transactions()
-            if transaction.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
-        }
-        for snapshot in (current, target)
-    )
-    versions = {app_id: then.get(app_id, NOT_FOLLOWED) for app_id in {**now, **then}}
-    return {app_id: version for app_id, version in versions.items() if now.get(app_id) != version}
 
 
 def _metrics(plan: RestorePlan) -> dict[str, int | str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLLOWED_TABLE_PREFIX = "dagster/changes/"
 """Begins the ids of applications whose version is the one of another table up to which the rows of
-this table follow it. So RESTORE takes them back with the rows."""
+this table follow it. Who replaces the rows as a whole, such as RESTORE, replaces these versions."""
 
 LOADED_FILE_PREFIX = "dagster-delta/file/"
 """Begins the ids of files whose rows this table has, with the time of the file as the version."""

@@ -41,6 +41,9 @@ from dagster_delta.table.log.reader import read_checksum_after, read_commits_aft
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.transaction.commit_result import (
+    FOLLOWED_TABLE_PREFIX,
+    LOADED_FILE_PREFIX,
+    NOT_FOLLOWED,
     AppTransaction,
     CommitResult,
 )
@@ -251,6 +254,23 @@ class Transaction:
             self.record_application(*options.idempotency)
         for progress in options.progress:
             self.advance_application(progress)
+
+    def follow_rows_of(self, target: Snapshot | None) -> None:
+        """Record how far all rows follow other tables, and which files they are of, for a commit
+        that replaces them by those of another version; None for no rows.
+        """
+        now, then = (
+            {
+                known.app_id: known.version
+                for known in (() if snapshot is None else snapshot.transactions())
+                if known.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
+            }
+            for snapshot in (self.snapshot, target)
+        )
+        for app_id in {**now, **then}:
+            version = then.get(app_id, NOT_FOLLOWED)
+            if now.get(app_id) != version:
+                self.record_application(app_id, version)
 
     def stage_domain(self, *domains: DomainMetadata) -> None:
         """Set or remove metadata domains of the protocol, for callers that follow its rules."""
