@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
@@ -42,7 +41,9 @@ from dagster_delta.engines.plans import ChangeFileSet, WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, StorageFailure
 from dagster_delta.parquet.nested_arrays import rename_nested
+from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.change_data import feed_configuration
+from dagster_delta.protocol.values.arrow_columns import integer_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import StoreLocation, open_store
@@ -110,15 +111,11 @@ def split_into_tasks(
 
 
 def _split(files: pa.Table) -> Iterator[pa.Table]:
-    sizes = pc.fill_null(files["size_bytes"], 0).to_numpy()
-    ends = np.cumsum(sizes)
-    target = min(max(int(ends[-1]) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)
-    # A file belongs to the task in whose share of the bytes it begins.
-    tasks = (ends - sizes) // target
-    starts = np.flatnonzero(np.diff(tasks, prepend=-1))
-    for start, stop in zip(starts, [*starts[1:], len(tasks)], strict=True):
+    sizes = pc.fill_null(files["size_bytes"], 0).to_pylist()
+    target = min(max(sum(sizes) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)
+    for numbers in split_by_size(range(len(sizes)), sizes.__getitem__, target):
         # Slices of one buffer would be pickled with all of it.
-        yield files.take(pa.array(np.arange(start, stop)))
+        yield files.take(integer_column(numbers))
 
 
 try:
@@ -280,8 +277,7 @@ class _TableReader(_TaskReader, DataSourceReader):
     def partitions(self) -> Sequence[ReadFiles]:
         """The live files, divided into tasks."""
         snapshot = self._checked(_open(self._options))
-        files = files_of_snapshot(snapshot)
-        return self._tasks(snapshot, [files] if files.files.num_rows else [])
+        return self._tasks(snapshot, [files_of_snapshot(snapshot)])
 
 
 class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

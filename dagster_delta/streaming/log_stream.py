@@ -213,7 +213,7 @@ class LogStream:
                     shown = shown.with_existing_defaults_of(self._rules.configuration_at(actions))
                     for change in changes:
                         found.add(actions.version, timestamp_ms, change)
-        return tuple(changes for changes in found.sets(shown) if changes.files.num_rows)
+        return found.sets(shown)
 
     def _commits(self, first: int, last: int) -> Iterator[tuple[CommitActions, int]]:
         if self._options.read_change_feed:
