@@ -350,12 +350,10 @@ class SetDefault(SchemaAction, frozen=True):
 
 
 def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None) -> None:
-    metadata = {k: v for k, v in place.field.metadata.items() if k != key}
+    field = place.field.without(key)
     if value is not None:
-        metadata[key] = value
-    draft.set_schema(
-        change_field(draft.schema, place.path, lambda field: replace(field, metadata=metadata))
-    )
+        field = replace(field, metadata={**field.metadata, key: value})
+    draft.set_schema(change_field(draft.schema, place.path, lambda _: field))
 
 
 class SetComment(SchemaAction, frozen=True):

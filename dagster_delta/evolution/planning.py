@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -41,7 +41,7 @@ from dagster_delta.evolution.required_protocol import (
     required_features,
     upgrade_protocol,
 )
-from dagster_delta.protocol.features.column_mapping import map_fields
+from dagster_delta.evolution.table_definition import without_metadata
 from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
@@ -218,18 +218,14 @@ def _check_unused(configuration: TableConfiguration, feature: str) -> None:
 
 def _without_traces(configuration: TableConfiguration, feature: str) -> TableConfiguration:
     traces, properties = _TRACES[feature], configuration.metadata.configuration
-
-    def strip(field: StructField) -> StructField:
-        kept = {key: value for key, value in field.metadata.items() if not key.startswith(traces)}
-        return replace(field, metadata=kept)
-
     # Other properties are those of users, whatever their names.
     kept = {
         key: value
         for key, value in properties.items()
         if not (key.startswith("delta.") and key.startswith(traces))
     }
-    return configuration.with_properties(kept).with_schema(map_fields(configuration.schema, strip))
+    schema = without_metadata(configuration.schema, traces)
+    return configuration.with_properties(kept).with_schema(schema)
 
 
 _TRACES = {

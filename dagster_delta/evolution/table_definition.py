@@ -7,7 +7,6 @@ Tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -102,7 +101,8 @@ def define_table(
     comment = properties.pop(COMMENT_KEY, None)
     description = comment if definition.description is None else definition.description
     check_nesting(definition.schema)
-    schema = _clean(definition.schema)
+    # Ids and the history of types are those of its source table.
+    schema = without_metadata(definition.schema, _TABLE_LOCAL_METADATA)
     protocol = _protocol(schema, properties, replaces)
     configuration = {key: properties[key] for key in properties if not is_protocol_property(key)}
     is_mapped = TableProperties.parse(configuration).column_mapping_mode != "none"
@@ -232,14 +232,13 @@ def _kept(replaces: TableConfiguration | None, *keys: str) -> dict[str, str]:
     return {key: old[key] for key in keys if key in old}
 
 
-def _clean(schema: StructType) -> StructType:
-    """The schema without metadata of its source table: ids, type history."""
+def without_metadata(schema: StructType, prefixes: tuple[str, ...]) -> StructType:
+    """The schema without the metadata of fields, at any depth, whose keys begin with a prefix."""
 
-    def clean(field: StructField) -> StructField:
-        kept = {k: v for k, v in field.metadata.items() if not k.startswith(_TABLE_LOCAL_METADATA)}
-        return replace(field, metadata=kept)
+    def strip(field: StructField) -> StructField:
+        return field.without(*(key for key in field.metadata if key.startswith(prefixes)))
 
-    return map_fields(schema, clean)
+    return map_fields(schema, strip)
 
 
 def _protocol(

@@ -16,14 +16,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_paths import to_path
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    PrimitiveType,
-    StructType,
-)
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_type
 from dagster_delta.table import operations
 from dagster_delta.table.table_handle import TableHandle
@@ -768,7 +761,7 @@ def _as_type(data_type: object) -> DataType:
         from dagster_delta.evolution.type_spelling import parse_type
 
         return parse_type(data_type)
-    if isinstance(data_type, PrimitiveType | DecimalType | ArrayType | MapType | StructType):
+    if isinstance(data_type, DataType):
         return data_type
     if isinstance(data_type, pa.DataType):
         return from_arrow_type(data_type)
