@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 from dagster_delta.cached_property import cached_property
@@ -120,19 +120,15 @@ def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
     so that `timestamp_ms` is the time that the writer recorded.
     """
     versions = range(snapshot.version, max(-1, snapshot.version - limit), -1)
-    if not versions:
-        return []
-    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(versions))) as pool:
-        entries = pool.map(partial(_read_entry, snapshot.store), versions)
-        # A clean-up may have deleted the older ones.
-        return [entry for entry in takewhile(lambda entry: entry is not None, entries) if entry]
+    entries = list[HistoryEntry]()
+    # A clean-up may have deleted the older ones.
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool, suppress(VersionNotFound):
+        entries.extend(pool.map(partial(_read_entry, snapshot.store), versions))
+    return entries
 
 
-def _read_entry(store: ObjectStore, version: int) -> HistoryEntry | None:
-    try:
-        info = read_commit_info(store, version)
-    except VersionNotFound:
-        return None
+def _read_entry(store: ObjectStore, version: int) -> HistoryEntry:
+    info = read_commit_info(store, version)
     time = info.get("inCommitTimestamp", info.get("timestamp"))
     if not isinstance(time, int):
         found = store.head(commit_path(version))
