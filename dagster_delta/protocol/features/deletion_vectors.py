@@ -152,12 +152,14 @@ def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
             )
 
 
+def vector_file(vector: DeletionVectorDescriptor | None) -> str | None:
+    """The file that holds a vector, as `deletion_vector_path`; None if no file does."""
+    return None if vector is None or vector.storage_type == "i" else deletion_vector_path(vector)
+
+
 def vector_files(files: Iterable[AddFile | RemoveFile]) -> Iterator[str]:
     """The files that hold the deletion vectors of some files, as `deletion_vector_path`."""
-    for file in files:
-        vector = file.deletion_vector
-        if vector is not None and vector.storage_type != "i":
-            yield deletion_vector_path(vector)
+    return filter(None, (vector_file(file.deletion_vector) for file in files))
 
 
 def deletion_vector_range(descriptor: DeletionVectorDescriptor) -> tuple[int, int]:

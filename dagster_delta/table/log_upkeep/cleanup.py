@@ -175,7 +175,7 @@ def _files_before(files: Sequence[ObjectMeta], cut: int) -> list[ObjectMeta]:
 
     The commit of the cut is kept too, because only the commit has the provenance.
     """
-    expired: list[tuple[int, str, ObjectMeta]] = []
+    expired = []
     for file in files:
         name = parse_log_file_name(file.path.rpartition("/")[2])
         if name is None:
@@ -183,8 +183,9 @@ def _files_before(files: Sequence[ObjectMeta], cut: int) -> list[ObjectMeta]:
         # Spec: compacted files that begin at or before the checkpoint are deleted too.
         is_covered = name.kind is LogFileKind.COMPACTED and name.version == cut
         if name.version < cut or is_covered:
-            expired.append((name.version, file.path, file))
-    return [file for _, _, file in sorted(expired, key=lambda found: found[:2])]
+            expired.append(file)
+    # A listing is in the order of names, which begin with the version.
+    return expired
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:

@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import map_footers, may_lack
-from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
     MAX_EXAMPLES,
@@ -62,11 +61,10 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
-from dagster_delta.sql.skipping import skip_files
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
+from dagster_delta.table.read.file_planner import CandidateFiles, check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.transaction import Transaction
@@ -74,7 +72,6 @@ from dagster_delta.table.transaction.transaction import Transaction
 if TYPE_CHECKING:
     from dagster_delta.evolution.plan import SchemaChangePlan
     from dagster_delta.protocol.table_properties import ColumnMappingMode
-    from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,10 +101,8 @@ class RowValidation:
             sql = f"({check.sql}\n) IS NOT TRUE"
             broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
             seen = self._seen.setdefault((check.name, check.sql), set())
-            is_new = pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen))))
-            partitions = files["partition_values"]
-            skipped = skip_files(broken.typed, plan.after, partitions, snapshot.statistics)
-            suspicious = files.filter(pc.and_(skipped.may_match, is_new))
+            new = files.filter(pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen)))))
+            suspicious = CandidateFiles.among(new, plan.after, broken.typed).files
             read = read_plan(snapshot, suspicious, broken, plan.after)
             examples = self.engine.first_rows(read, MAX_EXAMPLES) if suspicious.num_rows else ()
             if examples:
@@ -209,12 +204,10 @@ class ExistingFiles:
         moment = dt.datetime.fromtimestamp(self._moment_ms / 1000, dt.UTC)
         fills = plan.fills.items()
         defaults = tuple(ColumnExpression(name, at_moment(sql, moment)) for name, sql in fills)
-        read = ReadPlan(
-            store=snapshot.store,
-            version=snapshot.version,
-            # What a feature gives to rows is read as long as the log defines it.
-            configuration=plan.before if plan.frees_files_of_feature else after,
-            files=files,
+        # What a feature gives to rows is read as long as the log defines it.
+        read_as = plan.before if plan.frees_files_of_feature else after
+        read = msgspec.structs.replace(
+            read_plan(snapshot, files, None, read_as),
             columns=tuple(name for name in after.schema.names if name not in plan.fills),
         )
         spec = write_spec(

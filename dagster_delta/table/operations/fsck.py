@@ -5,7 +5,7 @@ Spec: Add File and Remove File; Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.deletion_vectors import vector_file
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.file_actions import descriptor_of, tombstones
 from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -88,15 +87,12 @@ def repair_table(
 
 def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:
     """For each file whether storage has it, and whether it has its deletion vector."""
-    paths = [decode_path(path) for path in files["path"].to_pylist()]
-    vectors = [
-        None
-        if fields is None or fields["storage_type"] == "i"
-        else deletion_vector_path(DeletionVectorDescriptor(**fields))
-        for fields in files["deletion_vector"].to_pylist()
-    ]
-    present = existing_files(store, [*paths, *(path for path in vectors if path is not None)])
-    return _flags(paths, present), _flags(vectors, present)
+    rows = files.select(["path", "deletion_vector"]).to_pylist()
+    paths = [decode_path(row["path"]) for row in rows]
+    vectors = [vector_file(descriptor_of(row)) for row in rows]
+    present = existing_files(store, filter(None, [*paths, *vectors]))
+    has_vector = [path is None or path in present for path in vectors]
+    return boolean_column([path in present for path in paths]), boolean_column(has_vector)
 
 
 def existing_files(store: ObjectStore, paths: Iterable[str]) -> set[str]:
@@ -109,7 +105,3 @@ def existing_files(store: ObjectStore, paths: Iterable[str]) -> set[str]:
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-lookup") as workers:
         found = zip(doubtful, workers.map(store.head, doubtful), strict=True)
         return present | {path for path, meta in found if meta is not None}
-
-
-def _flags(paths: Sequence[str | None], present: set[str]) -> pa.BooleanArray:
-    return boolean_column([path is None or path in present for path in paths])

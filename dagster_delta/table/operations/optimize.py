@@ -52,7 +52,6 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
-    from dagster_delta.engines.engine import Engine
     from dagster_delta.engines.plans import ReadPlan
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -228,7 +228,7 @@ def restored_configuration(
 
 def _check_files(files: pa.Table, target: Snapshot) -> None:
     paths = [decode_path(file) for file in files["path"].to_pylist()]
-    paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
+    paths += deletion_vector_paths(files["deletion_vector"])
     present = existing_files(target.store, paths)
     missing = [path for path in paths if path not in present]
     if missing:
