@@ -31,8 +31,7 @@ from dagster_delta.orchestration.table_metadata import (
 )
 from dagster_delta.sql.parser import parse_syntax
 from dagster_delta.sql.tokens import GrammarUnknown
-from dagster_delta.storage.cloud.clouds import CLOUDS
-from dagster_delta.storage.locations import local_root, scheme_of
+from dagster_delta.storage.locations import canonical_uri, local_root, scheme_of
 
 _log = logging.getLogger(__name__)
 
@@ -214,13 +213,9 @@ def _plain_root(root_uri: str) -> str:
     """One spelling for all that name the same root: `lake`, `./lake`, `file:///…/lake`."""
     if type(root_uri) is not str:
         return root_uri
-    scheme = scheme_of(root_uri)
-    if scheme in (None, "file"):
+    if scheme_of(root_uri) in (None, "file"):
         return local_root(root_uri)
-    cloud = CLOUDS.get(scheme)
-    if cloud is not None and cloud.name != "azure":
-        return f"{cloud.name}:{root_uri.partition(':')[2]}"
-    return root_uri
+    return canonical_uri(root_uri)
 
 
 def _with_tables(

@@ -25,11 +25,19 @@ _SIGNED = re.compile(
     re.IGNORECASE,
 )
 
+_SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+
 
 def scheme_of(location: str) -> str | None:
     """The lower-case scheme of an absolute URI, or None for a path."""
     match = _SCHEME.match(location)
     return match[1].lower() if match else None
+
+
+def canonical_uri(location: str) -> str:
+    """The location with one scheme for those that mean the same storage: `s3` for `s3a`."""
+    scheme, separator, rest = location.partition("://")
+    return f"{_SPELLINGS.get(scheme, scheme)}{separator}{rest}" if separator else location
 
 
 def holds_password(location: str) -> bool:

@@ -53,7 +53,9 @@ def test_statistics_are_those_of_the_commit(tmp_path: Path) -> None:
     ("uri", "namespace", "name"),
     [
         ("s3a://lake/raw/x", "s3://lake", "raw/x"),
+        ("s3n://lake/x", "s3://lake", "x"),
         ("gs://lake/x/", "gs://lake", "x"),
+        ("gcs://lake/x", "gs://lake", "x"),
         ("abfss://c@a.dfs.core.windows.net/x", "abfss://c@a.dfs.core.windows.net", "x"),
         ("/lake/x", "file", "/lake/x"),
         ("file:///lake/x", "file", "/lake/x"),

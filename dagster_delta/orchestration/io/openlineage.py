@@ -18,6 +18,7 @@ from dagster import InputContext, OutputContext, TableColumnLineage
 from dagster_delta._version import __version__
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.run_facts import run_facts, step_notes
+from dagster_delta.storage.locations import canonical_uri
 from dagster_delta.table.read.history import history
 
 if TYPE_CHECKING:
@@ -175,11 +176,10 @@ def _dataset(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _name(uri: str) -> dict[str, str]:
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, rest = canonical_uri(uri).partition("://")
     if not separator or scheme == "file":
         return {"namespace": "file", "name": rest or uri}
     authority, _, path = rest.partition("/")
-    scheme = "s3" if scheme == "s3a" else scheme
     return {"namespace": f"{scheme}://{authority}", "name": path.rstrip("/") or "/"}
 
 
