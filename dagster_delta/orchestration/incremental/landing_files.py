@@ -19,10 +19,12 @@ import pyarrow.parquet as pq
 from pyarrow import csv, json
 
 from dagster_delta import clock
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.asset_writer import joined_schema
 from dagster_delta.orchestration.metadata_keys import counted
-from dagster_delta.parquet.nested_arrays import without_views
+from dagster_delta.parquet.nested_arrays import inner_fields, with_inner_fields, without_views
 from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
+from dagster_delta.storage.locations import canonical_uri
 from dagster_delta.table.log.reader import is_same_time
 
 FileFormat = Literal["parquet", "csv", "json"]
@@ -36,8 +38,6 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     "ndjson": "json",
 }
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
-# Several spellings of one location.
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 _EXACT_IN_DOUBLE = 2**53
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Types of columns are taken from the first block, and a line must fit into one.
@@ -123,8 +123,7 @@ class LandingFiles:
 
     def uri(self, file: ObjectMeta) -> str:
         """Location of a file, by which a table remembers that it was loaded."""
-        scheme, separator, rest = self.store.resolve_uri(file.path).partition("://")
-        return f"{_SCHEMES.get(scheme, scheme)}{separator}{rest}"
+        return canonical_uri(self.store.resolve_uri(file.path))
 
     def to_reader(self, known: pa.Schema) -> pa.RecordBatchReader:
         """The rows of all files, in the order of the files; a column that a file lacks is null.
@@ -165,17 +164,11 @@ class LandingFiles:
             )
 
     def _unified(self, types: pa.Schema) -> pa.Schema:
-        unified = pa.schema([])
+        schemas = {}
         for file in self.files:
             with self._opened(file, types) as (schema, _):
-                try:
-                    unified = pa.unify_schemas([unified, schema], promote_options="permissive")
-                except pa.ArrowException as error:
-                    raise SchemaMismatch(
-                        f"the columns of {self.uri(file)} differ from those of other files "
-                        f"({error}): name the columns and their types in `columns`"
-                    ) from error
-        return unified
+                schemas[self.uri(file)] = schema
+        return joined_schema(schemas, advice="name the columns and their types in `columns`")
 
     @contextmanager
     def _opened(
@@ -434,13 +427,10 @@ def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
     """The type, with text for dates: Arrow reads dates from JSON as numbers only."""
     if pa.types.is_date(data_type):
         return pa.string()
-    if pa.types.is_struct(data_type):
-        return pa.struct([(field.name, _with_dates_as_text(field.type)) for field in data_type])
-    if pa.types.is_list(data_type):
-        return pa.list_(_with_dates_as_text(data_type.value_type))
-    if pa.types.is_map(data_type):
-        return pa.map_(data_type.key_type, _with_dates_as_text(data_type.item_type))
-    return data_type
+    if not pa.types.is_nested(data_type):
+        return data_type
+    inner = [f.with_type(_with_dates_as_text(f.type)) for f in inner_fields(data_type)]
+    return with_inner_fields(data_type, inner)
 
 
 def _decompressed(raw: pa.NativeFile, path: str) -> pa.NativeFile:

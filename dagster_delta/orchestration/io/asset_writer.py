@@ -66,6 +66,11 @@ class FrameMismatch(PartitionMismatch):
 
 _MAX_EXAMPLES = 3
 
+_ONE_TYPE = (
+    "cast its columns to one type in all frames (pandas has floating point numbers for integers "
+    "with nulls)"
+)
+
 _RUN_RETENTION = "interval 90 days"
 """How long a new table remembers which runs have written it, for retries and re-executions."""
 
@@ -549,7 +554,8 @@ def _to_reader(write: AssetWrite, frames: Mapping[str, object]) -> pa.RecordBatc
     def batches() -> Iterator[pa.RecordBatch]:
         for key, reader in readers.items():
             condition = partition_condition(partitions[key], schema)
-            exact = _exact(write.name, key, reader, joined)
+            cast = _exact(write.name, key, reader, joined)
+            exact = pa.RecordBatchReader.from_batches(joined, cast)
             for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
                 inside = pc.fill_null(condition.evaluate_filter(batch), fill_value=False)
                 if not pc.all(inside, min_count=0).as_py():
@@ -573,39 +579,49 @@ def _joined(asset: str, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
                 f"{asset} returned frames with different columns: {', '.join(sorted(differing))} "
                 f"is in one of {first} and {key} only"
             )
-    try:
-        joined = pa.unify_schemas([pa.schema([]), *schemas.values()], promote_options="permissive")
-    except pa.ArrowException as error:
-        raise SchemaMismatch(
-            f"{asset} returned frames whose columns have different types: {error}"
-        ) from error
-    for key, schema in schemas.items():
+    frames = {_frame(asset, key): schema for key, schema in schemas.items()}
+    return joined_schema(frames, advice=_ONE_TYPE)
+
+
+def joined_schema(schemas: Mapping[str, pa.Schema], *, advice: str) -> pa.Schema:
+    """The columns of all sources of rows, by their name, with types that hold the values of each.
+
+    Raises:
+        SchemaMismatch: there are no such types.
+    """
+    joined = pa.schema([])
+    for source, schema in schemas.items():
+        try:
+            joined = pa.unify_schemas([joined, schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise SchemaMismatch(
+                f"the columns of {source} have other types than those of others ({error}): {advice}"
+            ) from error
+    for source, schema in schemas.items():
         for column in schema:
             kind = joined.field(column.name).type
             # Arrow rounds decimals without an error.
             if str(column.type).count("decimal") != str(kind).count("decimal"):
-                raise _rounding(asset, key, f"{column.name} has the type {column.type}")
+                raise _rounding(source, f"{column.name} has the type {column.type}", advice)
     return joined
 
 
 def _exact(
     asset: str, key: str, reader: pa.RecordBatchReader, joined: pa.Schema
-) -> pa.RecordBatchReader:
+) -> Iterator[pa.RecordBatch]:
     """The frame in the common types, with an error for values that would be rounded."""
-
-    def cast() -> Iterator[pa.RecordBatch]:
-        for batch in reader:
-            try:
-                yield batch.select(joined.names).cast(joined)
-            except pa.ArrowException as error:
-                raise _rounding(asset, key, str(error)) from error
-
-    return pa.RecordBatchReader.from_batches(joined, cast())
+    for batch in reader:
+        try:
+            yield batch.select(joined.names).cast(joined)
+        except pa.ArrowException as error:
+            raise _rounding(_frame(asset, key), str(error), _ONE_TYPE) from error
 
 
-def _rounding(asset: str, key: str, cause: str) -> SchemaMismatch:
+def _frame(asset: str, key: str) -> str:
+    return f"the frame that {asset} returned for {key}"
+
+
+def _rounding(source: str, cause: str, advice: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"{asset} returned a frame for {key} with other types than the other frames, which would "
-        f"round its values ({cause}): cast its columns to one type in all frames (pandas has "
-        "floating point numbers for integers with nulls)"
+        f"{source} has other types than others, which would round its values ({cause}): {advice}"
     )
