@@ -720,7 +720,7 @@ def test_the_target_records_its_own_changes(lake, source):
     ("returned", "kind", "message"),
     [
         (lambda changes: changes.select(["id", "v"]), InvalidArgument, 'returns="rows"'),
-        (lambda changes: changes.drop_columns(["id"]), InvalidArgument, "lack its key id"),
+        (lambda changes: changes.drop_columns(["id"]), InvalidArgument, "lack the key id"),
         (lambda _: None, InvalidArgument, "returned None"),
         (lambda changes: pa.concat_tables([changes] * 2), ConstraintViolation, "'id': 1"),
         (

@@ -523,6 +523,14 @@ def test_files_whose_columns_have_different_types_ask_for_types(landing, put, ru
         run(flights(landing))
 
 
+def test_decimals_are_not_rounded_to_the_type_of_another_file(landing, put, run) -> None:
+    exact = put("a.parquet", b"")
+    pq.write_table(pa.table({"v": [Decimal("12345678901234567.89")]}), exact)
+    pq.write_table(pa.table({"v": [1.5]}), put("b.parquet", b""))
+    with pytest.raises(DeltaError, match=r"a\.parquet .*would round .*types in `columns`"):
+        run(flights(landing))
+
+
 @pytest.mark.parametrize("changed_files", ["skip", "load"])
 def test_files_whose_rows_a_restore_took_back_are_loaded_again(
     landing, put, run, tmp_path, changed_files
@@ -547,6 +555,15 @@ def test_a_table_that_forgets_transactions_is_refused(landing, put, run, tmp_pat
     )
     with pytest.raises(DeltaError, match="forgets what it"):
         run(flights(landing))
+
+
+def test_one_key_may_be_a_text_and_other_resources_are_passed_on(landing, put, tmp_path) -> None:
+    put("a.csv", "id,v\n1,a\n")
+    put("b.csv", "id,v\n1,b\n", at=2000)
+    asset = flights(landing, mode="merge", keys="id", required_resource_keys={"other"})
+    resources = {"io_manager": DeltaIOManager(root_uri=str(tmp_path / "lake")), "other": object()}
+    assert dg.materialize([asset], resources=resources).success
+    assert rows(tmp_path) == [{"id": 1, "v": "b"}]
 
 
 def test_options_that_do_not_fit_are_refused(landing) -> None:

@@ -26,6 +26,7 @@ from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     AssetReference,
     asset_key_of,
+    names_of,
     read_asset_options,
 )
 from dagster_delta.orchestration.maintenance.maintained_tables import (
@@ -134,14 +135,14 @@ def delta_asset_checks(
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} are empty: enable at least one"
         )
-    waited_for = set(rules if blocking is True else blocking or ())
+    waited_for = set(rules if blocking is True else names_of(blocking or ()))
     if unknown := sorted(waited_for - set(rules)):
         raise InvalidArgument(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
     source = _table(asset, key, table, storage_options)
     options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
-    masked = {*masked_columns, *options.masked_columns}
+    masked = {*names_of(masked_columns), *options.masked_columns}
     return [_definition(key, source, rules, waited_for, severity, masked)]
 
 
@@ -218,7 +219,7 @@ def _expectation_rules(
 ) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     if unique is not None:
-        columns = (unique,) if isinstance(unique, str) else tuple(unique)
+        columns = names_of(unique)
         if not columns:
             raise InvalidArgument("unique names no column: name those of the key, or leave it out")
         rules["delta_unique"] = (

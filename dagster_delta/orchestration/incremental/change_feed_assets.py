@@ -51,7 +51,13 @@ from dagster_delta.orchestration.incremental.upstream_changes import (
     net_changes,
     net_changes_of_frame,
 )
-from dagster_delta.orchestration.io.asset_options import AssetOptions, asset_key_of, check_choice
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    asset_key_of,
+    check_choice,
+    check_keys,
+    names_of,
+)
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -63,8 +69,8 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
     MergeType,
+    OperationAllConfig,
     OperationConfig,
-    OperationWithUpdatesConfig,
     match_on,
 )
 from dagster_delta.orchestration.io.output_metadata import INPUT_PREFIX
@@ -173,12 +179,8 @@ def delta_change_feed_asset(
     check_choice(what, "mode", mode, ChangeFeedMode)
     check_choice(what, "returns", returns, Returns)
     check_choice(what, "on_gap", on_gap, OnGap)
-    key_names = (keys,) if isinstance(keys, str) else tuple(keys or ())
-    if (mode == "merge") != bool(key_names):
-        raise InvalidArgument(
-            f"{what} with mode {mode!r} takes "
-            f"{'keys: the columns that identify its rows' if mode == 'merge' else 'no keys'}"
-        )
+    key_names = names_of(keys)
+    check_keys(what, mode, key_names)
     declared = functools.partial(
         _IncrementalAsset,
         upstream=upstream,
@@ -187,7 +189,7 @@ def delta_change_feed_asset(
         returns=returns,
         table=table,
         storage_options=storage_options,
-        columns=columns,
+        columns=None if columns is None else names_of(columns),
         partition_expr=upstream_partition_expr,
         on_gap=on_gap,
         lineage=lineage,
@@ -471,7 +473,7 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         options = replace(options, schema_mode="merge")
     if applied.declared.mode == "append":
         return write_asset(replace(write, options=replace(options, mode="append")), rows)
-    merge = _merge_config(applied, rows, has_actions=has_actions)
+    merge = _merge_config(applied.declared.keys, has_actions=has_actions)
     options = replace(options, mode="merge", merge_config=merge)
     controls = (ACTION_COLUMN,) if has_actions else ()
     return write_asset(replace(write, options=options, control_columns=controls), rows)
@@ -517,19 +519,17 @@ def _only_progress(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     return WrittenAsset(write, committed.snapshot, skipped_because=reason)
 
 
-def _merge_config(applied: AppliedChanges, rows: object, *, has_actions: bool) -> MergeConfig:
+def _merge_config(keys: Sequence[str], *, has_actions: bool) -> MergeConfig:
     """A merge by the keys: changes delete and upsert, rows upsert."""
-    on = match_on(applied.declared.keys)
+    on = match_on(keys)
     if not has_actions:
         return MergeConfig(merge_type=MergeType.upsert, predicate=on)
-    names = [name for name in engine_for(rows).schema_of(rows).names if name != ACTION_COLUMN]
-    values = {quote(name): f"s.{quote(name)}" for name in names}
-    action = f"s.{quote(ACTION_COLUMN)}"
+    action, control = f"s.{quote(ACTION_COLUMN)}", [ACTION_COLUMN]
     clauses = MergeOperationsConfig(
         when_matched_delete=[OperationConfig(predicate=f"{action} = '{DELETE}'")],
-        when_matched_update=[OperationWithUpdatesConfig(updates=values)],
-        when_not_matched_insert=[
-            OperationWithUpdatesConfig(updates=values, predicate=f"{action} = '{UPSERT}'")
+        when_matched_update_all=[OperationAllConfig(except_cols=control)],
+        when_not_matched_insert_all=[
+            OperationAllConfig(predicate=f"{action} = '{UPSERT}'", except_cols=control)
         ],
     )
     return MergeConfig(merge_type=MergeType.custom, predicate=on, merge_operations_config=clauses)

@@ -33,8 +33,12 @@ from dagster_delta.orchestration.incremental.landing_files import (
     LandingFiles,
     LandingZone,
 )
-from dagster_delta.orchestration.incremental.upstream_changes import key_columns, last_positions
-from dagster_delta.orchestration.io.asset_options import check_choice
+from dagster_delta.orchestration.incremental.upstream_changes import (
+    key_columns,
+    keys_of_rows,
+    last_positions,
+)
+from dagster_delta.orchestration.io.asset_options import check_choice, check_keys, names_of
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -71,7 +75,7 @@ def delta_files_asset(
     source: str,
     *,
     mode: LoadMode = "append",
-    keys: Sequence[str] = (),
+    keys: str | Sequence[str] = (),
     storage_options: StorageOptions | Mapping[str, object] | None = None,
     format: FileFormat | None = None,  # noqa: A002  the word for it
     columns: Mapping[str, str] | None = None,
@@ -118,7 +122,7 @@ def delta_files_asset(
     Examples:
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
-    options, named = plain_options(storage_options), tuple(keys)
+    options, named = plain_options(storage_options), names_of(keys)
     types = None if columns is None else to_arrow_schema(schema_of_types(columns))
     zone = LandingZone(
         source, options, format, types, delimiter, minimum_age_seconds, named, encoding
@@ -208,7 +212,6 @@ class _FilesAsset:
         define = dg.asset(
             name=self.name,
             io_manager_key=self.io_manager_key,
-            required_resource_keys={self.io_manager_key},
             metadata=metadata,
             **{"kinds": {"deltalake"}, **options},
         )
@@ -231,9 +234,7 @@ class _FilesAsset:
         check_choice(name, "changed_files", self.changed_files, ChangedFiles)
         if self.zone.format is not None:
             check_choice(name, "format", self.zone.format, FileFormat)
-        if bool(self.zone.keys) != (self.mode == "merge"):
-            need = "needs keys" if self.mode == "merge" else "takes no keys: the mode merge does"
-            raise InvalidArgument(f"{name} has the mode {self.mode}, which {need}")
+        check_keys(name, self.mode, self.zone.keys)
         if options.get("partitions_def") is not None:
             raise InvalidArgument(
                 f"{name} has partitions_def, and its files are loaded once, whatever the "
@@ -340,10 +341,7 @@ def _last_rows(reader: pa.RecordBatchReader, keys: Sequence[str], asset: str) ->
     schema = from_arrow_schema(reader.schema)
     batches = assign_batches(reader, schema, table=f"the files of {asset}")
     rows = pa.Table.from_batches(batches, to_arrow_schema(schema))
-    spelled = {name.lower(): name for name in rows.column_names}
-    if missing := [key for key in keys if key.lower() not in spelled]:
-        raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
-    keys = [spelled[key.lower()] for key in keys]
+    keys = keys_of_rows(rows.column_names, keys, rows=f"the files of {asset}")
     # Lines of JSON may lack the keys; only the last of them would be left.
     nulls = [rows[key].is_null() for key in keys]
     if (pc.sum(functools.reduce(pc.and_, nulls)).as_py() or 0) > 1:

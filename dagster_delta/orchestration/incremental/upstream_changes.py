@@ -296,13 +296,16 @@ def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> 
             "of them are gone: keep the columns _change_type and _commit_version of the changes; "
             'or, where every returned row is to be there, declare returns="rows"'
         )
+    return keys_of_rows(names, keys, rows=f"the rows that {asset} returned")
+
+
+def keys_of_rows(names: Sequence[str], keys: Sequence[str], *, rows: str) -> tuple[str, ...]:
+    """The keys as rows with columns of these names spell them; `rows` names the rows."""
     by_name = {name.casefold(): name for name in names}
-    for key in keys:
-        if key.casefold() not in by_name:
-            raise InvalidArgument(
-                f"the rows that {asset} returned lack its key {key}; they have {', '.join(names)}",
-                column=key,
-            )
+    if missing := [key for key in keys if key.casefold() not in by_name]:
+        raise InvalidArgument(
+            f"{rows} lack the key {missing[0]}; they have {', '.join(names)}", column=missing[0]
+        )
     return tuple(by_name[key.casefold()] for key in keys)
 
 

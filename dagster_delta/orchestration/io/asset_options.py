@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
@@ -68,6 +68,18 @@ def check_choice(owner: str, option: str, value: object, choices: object) -> Non
     if value not in get_args(choices):
         allowed = ", ".join(map(repr, get_args(choices)))
         raise InvalidArgument(f"the {option} of {owner} is one of {allowed}, not {value!r}")
+
+
+def check_keys(owner: str, mode: str, keys: Sequence[str]) -> None:
+    """Refuse a merge without keys, and keys in a mode that does not identify rows by them."""
+    if (mode == "merge") != bool(keys):
+        takes = "keys: the columns that identify its rows" if mode == "merge" else "no keys"
+        raise InvalidArgument(f"{owner} with mode {mode!r} takes {takes}")
+
+
+def names_of(names: str | Collection[str] | None) -> tuple[str, ...]:
+    """Names of columns and the like, which may be given as one text."""
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def _listed(value: object) -> object:

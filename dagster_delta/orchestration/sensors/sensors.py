@@ -23,7 +23,7 @@ import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
-from dagster_delta.orchestration.io.asset_options import check_choice
+from dagster_delta.orchestration.io.asset_options import check_choice, names_of
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
 from dagster_delta.orchestration.sensors.table_watcher import (
@@ -201,7 +201,7 @@ def _watch(
     *,
     needs_change_feed: bool,
 ) -> Watch:
-    listed = tuple(dict.fromkeys(_names(tables)))
+    listed = tuple(dict.fromkeys(names_of(tables)))
     root = options.get("root")
     if bool(listed) == bool(root):
         raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
@@ -218,12 +218,12 @@ def _watch(
             raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
     operations = options.get("operations")
     if operations is not None:
-        operations = frozenset(operation.upper() for operation in _names(operations))
+        operations = frozenset(operation.upper() for operation in names_of(operations))
     rules = CommitRules(
         start_from=options.get("start_from", "latest"),
         operations=operations,
         partitions=options.get("partitions"),
-        columns=_names(options.get("columns", ())),
+        columns=names_of(options.get("columns", ())),
         needs_change_feed=needs_change_feed,
         max_commits_per_tick=options.get("max_commits_per_tick", 100),
     )
@@ -237,10 +237,6 @@ def _watch(
         mapping=_mapping(name, options),
         asset_key=_asset_key(name, options, several=root is not None or len(listed) > 1),
     )
-
-
-def _names(names: str | Collection[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
@@ -493,15 +489,10 @@ class _Tick:
         keys, not_ended = self._keys(uri, state, waiting)
         requests += self._requests(uri, waiting, keys[:room] if watch.mapping else [None])
         if not_ended:
-            later = waiting.with_earlier(later, not_ended)
+            later = waiting.left_for(not_ended, later)
         if not keys[room:]:
             return None, later, requests
-        left = tuple(keys[room:])
-        return (
-            msgspec.structs.replace(waiting, unsent_keys=left, partitions=()),
-            later,
-            requests,
-        )
+        return waiting.left_for(keys[room:], None), later, requests
 
     def _requests(
         self, uri: str, waiting: WaitingChanges, keys: Sequence[str | None]

@@ -141,38 +141,43 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
     unsent_keys: tuple[str, ...] | None = None
     """Partition keys whose runs wait for the next ticks; None before the first run."""
 
-    def absorb(self, commit: CommitSummary) -> WaitingChanges:
-        """The state with one more commit, which has the partitions to include."""
-        rows = None if self.rows is None or commit.rows is None else self.rows + commit.rows
-        changed = (*self.partitions, *commit.partitions)
-        distinct = {tuple(sorted(values.items())): dict(values) for values in changed}
-        return msgspec.structs.replace(
-            self,
+    @classmethod
+    def of(cls, commit: CommitSummary, seen_at_ms: int) -> WaitingChanges:
+        """One commit, which has the partitions to include."""
+        return cls(
             table_id=commit.table_id,
+            from_version=commit.version,
             to_version=commit.version,
             commit_digest=commit.digest,
-            rows=rows,
-            operations=_with(self.operations, commit.operation),
-            committers=_with(self.committers, commit.committer),
-            change_files=(*self.change_files, *commit.change_files),
-            partitions=tuple(distinct.values()),
+            rows=commit.rows,
+            operations=() if commit.operation is None else (commit.operation,),
+            committers=() if commit.committer is None else (commit.committer,),
+            change_files=tuple(commit.change_files),
+            seen_at_ms=seen_at_ms,
+            partitions=tuple(map(dict, commit.partitions)),
         )
 
-    def with_earlier(self, other: WaitingChanges | None, keys: Sequence[str]) -> WaitingChanges:
-        """These commits and other ones, for the partitions of both."""
-        if other is None:
-            return msgspec.structs.replace(self, unsent_keys=tuple(keys), partitions=())
-        rows = None if self.rows is None or other.rows is None else self.rows + other.rows
+    def followed_by(self, later: WaitingChanges) -> WaitingChanges:
+        """These commits and later ones, with the partitions of both."""
+        rows = None if self.rows is None or later.rows is None else self.rows + later.rows
+        changed = (*self.partitions, *later.partitions)
         return msgspec.structs.replace(
-            self,
-            from_version=min(self.from_version, other.from_version),
+            later,
+            from_version=self.from_version,
             rows=rows,
-            operations=tuple(dict.fromkeys((*other.operations, *self.operations))),
-            committers=tuple(dict.fromkeys((*other.committers, *self.committers))),
-            change_files=tuple(dict.fromkeys((*other.change_files, *self.change_files))),
-            unsent_keys=tuple(dict.fromkeys((*(other.unsent_keys or ()), *keys))),
-            partitions=(),
+            operations=_distinct(self.operations, later.operations),
+            committers=_distinct(self.committers, later.committers),
+            change_files=_distinct(self.change_files, later.change_files),
+            seen_at_ms=self.seen_at_ms,
+            partitions=tuple({tuple(sorted(part.items())): part for part in changed}.values()),
         )
+
+    def left_for(self, keys: Sequence[str], earlier: WaitingChanges | None) -> WaitingChanges:
+        """What is left to do for some partitions, besides what was left before."""
+        both = self if earlier is None else earlier.followed_by(self)
+        known = () if earlier is None else earlier.unsent_keys or ()
+        unsent = _distinct(known, tuple(keys))
+        return msgspec.structs.replace(both, unsent_keys=unsent, partitions=())
 
     def is_due(
         self, now_ms: int, *, minimum_rows: int | None, minimum_age_seconds: float | None
@@ -305,21 +310,15 @@ def _look(
             ignored[commit.operation or "unknown operation"] = None
             continue
         selected.append(included)
-        if waiting is None:
-            waiting = WaitingChanges(
-                table_id=commit.table_id,
-                from_version=commit.version,
-                to_version=commit.version,
-                seen_at_ms=now_ms,
-            )
-        waiting = waiting.absorb(included)
+        found = WaitingChanges.of(included, now_ms)
+        waiting = found if waiting is None else waiting.followed_by(found)
     state = TableState(log=cursor, waiting=waiting, later=known.later)
     is_missing = cursor.version == NOTHING_SEEN
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
 
 
-def _with(texts: tuple[str, ...], text: str | None) -> tuple[str, ...]:
-    return texts if text is None or text in texts else (*texts, text)
+def _distinct(first: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *others)))
 
 
 AssetEventKind = Literal["materialization", "observation"]
