@@ -224,6 +224,22 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             )
 
 
+def spark_session_of(resource: object) -> SparkSession:
+    """The Spark session of a resource of this package or of dagster-pyspark, started if needed.
+
+    Raises:
+        InvalidArgument: the resource has none.
+    """
+    try:
+        session: SparkSession = resource.spark_session  # type: ignore[attr-defined]
+    except AttributeError as error:
+        raise InvalidArgument(
+            f"the resource {type(resource).__name__} has no spark_session: pass a "
+            "SparkSessionResource, or one of dagster-pyspark"
+        ) from error
+    return session
+
+
 _LOGGED: set[tuple[str, str]] = set()
 
 
@@ -304,9 +320,7 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     """Name of the table under the root."""
     version: int | None = None
     """Version that `table()` opens. Default: the latest."""
-    storage_options: AnyStorageOptions = Field(
-        default=LocalStorageOptions(), discriminator="provider"
-    )
+    storage_options: AnyStorageOptions = LocalStorageOptions()
     """Storage options."""
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
 

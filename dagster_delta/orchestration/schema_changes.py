@@ -22,7 +22,7 @@ from dagster_shared.check import CheckError
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.plan_report import table_cell
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.maintenance.jobs import job_on_one_table
+from dagster_delta.orchestration.maintenance.jobs import job_on_one_table, report_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -37,7 +37,6 @@ from dagster_delta.orchestration.metadata_keys import (
     counted,
 )
 from dagster_delta.orchestration.storage_options import StorageOptions
-from dagster_delta.orchestration.table_metadata import data_version_tags, table_schema
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -198,12 +197,8 @@ def _change(
         },
     }
     context.add_output_metadata(metadata)
-    if chosen.asset_key is not None and not config.dry_run:
-        snapshot = table.snapshot()
-        schema = dg.MetadataValue.table_schema(table_schema(snapshot.configuration))
-        metadata = {**metadata, "dagster/column_schema": schema}
-        tags = data_version_tags(snapshot, context.instance, chosen.asset_key)
-        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata, tags=tags))
+    if not config.dry_run:
+        report_table(context, chosen, table, metadata)
 
 
 _COLUMN_CHANGE_METRICS = {

@@ -7,7 +7,7 @@ Dagster's pages then show the name of the variable; they show a literal value in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from dagster import Config, EnvVar
 from pydantic import ConfigDict, Field
@@ -149,13 +149,14 @@ class FsspecStorageOptions(StorageOptions):
     provider: Literal["fsspec"] = "fsspec"
 
 
-AnyStorageOptions: TypeAlias = (
+AnyStorageOptions: TypeAlias = Annotated[
     LocalStorageOptions
     | S3StorageOptions
     | GcsStorageOptions
     | AzureStorageOptions
-    | FsspecStorageOptions
-)
+    | FsspecStorageOptions,
+    Field(discriminator="provider"),
+]
 
 
 def plain_options(options: StorageOptions | Mapping[str, object] | None) -> dict[str, object]:

@@ -113,12 +113,26 @@ def test_a_job_repairs_and_purges_only_where_that_is_enabled(lake: Lake) -> None
     assert (observed["delta/fsck_removed_files"], observed["delta/reorg_files_removed"]) == (1, 2)
 
 
+class OwnRows(dg.ConfigurableResource[Any]):
+    """It has no session."""
+
+
 class OwnSession(dg.ConfigurableResource[Any]):
     """Tells that it was asked for its session, instead of starting one."""
 
     @property
     def spark_session(self) -> None:
         raise InvalidArgument("the session of the IO manager was asked for")
+
+
+def test_a_resource_without_a_session_is_refused(lake: Lake) -> None:
+    fill(lake, times=1)
+    job = delta_maintenance_job(assets=[flights], spark="session")
+    resolved = definitions(lake, [job], session=OwnRows()).resolve_job_def(job.name)
+    config = {"optimize": {"engine": "spark"}}
+    with pytest.raises(Exception) as caught:
+        resolved.execute_in_process(run_config=config, instance=lake.instance)
+    assert "the resource OwnRows has no spark_session" in str(library_error(caught.value))
 
 
 @pytest.mark.parametrize("kind", ["maintenance", "schema change"])
@@ -322,7 +336,11 @@ def test_tables_of_others_are_named_by_their_location(lake: Lake) -> None:
     assert run(lake, job).success
     assert lake.table("flights", "raw").snapshot().num_files == 1
     assert lake.table("renamed", "raw").snapshot().num_files == 1
-    assert len(observations(lake, "ext", "w")) == 1
+    (observed,) = observations(lake, "ext", "w")
+    # The page of the asset shows its latest observation.
+    assert observed["dagster/row_count"] == 6
+    assert [column.name for column in observed["dagster/column_schema"].columns] == ["id"]
+    assert observed["dagster/uri"] == str(lake.root / "raw" / "renamed")
 
 
 def test_what_is_no_table_is_refused_by_name(lake: Lake) -> None:

@@ -172,8 +172,9 @@ def _with_templates(annotation: Any) -> Any:  # noqa: ANN401
 
 
 # The union is built from classes at run time, which mypy cannot follow.
+_storage, _ = get_args(AnyStorageOptions)
 _StorageModel: Any = Annotated[
-    Union[tuple(strict_model(arg) for arg in get_args(AnyStorageOptions))],  # noqa: UP007
+    Union[tuple(map(strict_model, get_args(_storage)))],  # noqa: UP007
     Field(discriminator="provider"),
 ]
 
@@ -216,7 +217,7 @@ def _texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
 StorageField: TypeAlias = Annotated[
     AnyStorageOptions | None,
     dg.Resolver(
-        _resolved_as(Annotated[AnyStorageOptions, Field(discriminator="provider")]),
+        _resolved_as(AnyStorageOptions),
         model_field_type=_StorageModel,
         description="Storage options. Whatever is not set is taken from the environment; give "
         "secrets as templates: {{ env.NAME }}.",

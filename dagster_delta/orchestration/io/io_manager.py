@@ -6,7 +6,6 @@ those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<ou
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +63,7 @@ from dagster_delta.orchestration.resources import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,
     SparkSessionResource,
+    spark_session_of,
 )
 from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark_progress import watch_spark
@@ -126,9 +126,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     """strict: the data must have the table's columns; widen: also adopt wider types of the data, if
     the table has delta.enableTypeWidening; merge: also add new columns; overwrite: replace the
     table's schema with that of the data."""
-    storage_options: AnyStorageOptions = Field(
-        default=LocalStorageOptions(), discriminator="provider"
-    )
+    storage_options: AnyStorageOptions = LocalStorageOptions()
     """Storage options."""
     table_properties: dict[str, str] = Field(default={})
     """Table properties of new tables."""
@@ -315,13 +313,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         Raises:
             InvalidArgument: the resource `spark` has no session.
         """
-        session = getattr(self.spark or SparkSessionResource(), "spark_session", None)
-        if session is None:
-            raise InvalidArgument(
-                f"the resource {type(self.spark).__name__}, which is spark of the DeltaIOManager, "
-                "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
-            )
-        return typing.cast("SparkSession", session)
+        return spark_session_of(self.spark or SparkSessionResource())
 
     def asset_table_uri(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
         """Location of the table of an asset.

@@ -28,6 +28,7 @@ from dagster_delta.orchestration.maintenance.operations import (
     OperationConfig,
     maintain,
 )
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import data_version_tags, table_metadata
 from dagster_delta.table.delta_table import DeltaTable
@@ -238,19 +239,33 @@ def _restore_or_clone(
 ) -> None:
     before = table.version()
     metadata = maintain(context, table, maintained.name, [config])
-    key, is_restored = maintained.asset_key, isinstance(config, DeltaRestoreConfig)
-    if key is None or not is_restored or table.version() == before:
+    if isinstance(config, DeltaRestoreConfig) and table.version() != before:
+        report_table(context, maintained, table, metadata, is_restored=True)
+
+
+def report_table(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: DeltaTable,
+    metadata: RawMetadata,
+    *,
+    is_restored: bool = False,
+) -> None:
+    """Report the state of an asset's table after a job. The UI shows the columns and the row count
+    of the latest event, so that each has everything.
+    """
+    key, snapshot = maintained.asset_key, table.snapshot()
+    if key is None:
         return
-    snapshot = table.snapshot()
-    # The UI shows the columns and the row count of the latest materialization.
     name = maintained.table_name(context.resources)
-    restored = table_metadata(snapshot, uri=table.uri, table_name=name)
-    event = dg.AssetObservation if maintained.is_observable else dg.AssetMaterialization
+    known = table_metadata(snapshot, uri=table.uri, table_name=name)
+    is_materialized = is_restored and not maintained.is_observable
+    event = dg.AssetMaterialization if is_materialized else dg.AssetObservation
     context.log_event(
         event(
             key,
-            description=f"Restored as version {snapshot.version}",
-            metadata={**metadata, **restored},
+            description=f"Restored as version {snapshot.version}" if is_restored else None,
+            metadata={**metadata, **known},
             tags=data_version_tags(snapshot, context.instance, key),
         )
     )
@@ -295,11 +310,7 @@ def _maintenance_op(
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
         operations = [asked for _, asked in config if isinstance(asked, OperationConfig)]
-        enabled = [asked for asked in operations if getattr(asked, "enabled", True)]
-        metadata = maintain(context, table, maintained.name, enabled)
-        if maintained.asset_key is not None:
-            tags = data_version_tags(table.snapshot(), context.instance, maintained.asset_key)
-            event = dg.AssetObservation(maintained.asset_key, metadata=metadata, tags=tags)
-            context.log_event(event)
+        metadata = maintain(context, table, maintained.name, operations)
+        report_table(context, maintained, table, metadata)
 
     return maintain_table

@@ -14,7 +14,7 @@ from pydantic import Field, create_model
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
-from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.resources import SparkSessionResource, spark_session_of
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
 from dagster_delta.table.delta_table import DeltaTable
@@ -101,13 +101,12 @@ class MaintainedTable:
         SparkSessionResource with a key; else the session that loads the asset, or that of the
         process if the table is given by location.
         """
-        owner: Any = SparkSessionResource()
+        owner: object = SparkSessionResource()
         if key is not None:
             owner = getattr(resources, key)
         elif self.uri is None:
             owner = self._manager(resources)
-        # Reading the property starts the session.
-        _ = owner.spark_session
+        spark_session_of(owner)
 
     def _manager(self, resources: object) -> DeltaIOManager:
         key = self.io_manager_key or _DEFAULT_IO_MANAGER

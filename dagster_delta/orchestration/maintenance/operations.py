@@ -447,9 +447,7 @@ class TableConfig(KnownFieldsOnly, dg.Config):
 
     uri: str
     """Location of the table."""
-    storage_options: AnyStorageOptions = Field(
-        default=LocalStorageOptions(), discriminator="provider"
-    )
+    storage_options: AnyStorageOptions = LocalStorageOptions()
     """Storage options. Whatever is not set is taken from the environment."""
 
     def open(self) -> DeltaTable:
@@ -459,13 +457,11 @@ class TableConfig(KnownFieldsOnly, dg.Config):
 
 def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     """An op that does an operation on the table that its config names besides the options."""
-    is_optional = "enabled" in operation.model_fields
     enabled = (bool, Field(default=True, description="Whether the op does anything."))
-    further: Any = {"enabled": enabled} if is_optional else {}
+    further: Any = {"enabled": enabled} if "enabled" in operation.model_fields else {}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
-        operations = [] if is_optional and not config.enabled else [config]
-        maintain(context, config.open(), config.uri, operations)
+        maintain(context, config.open(), config.uri, [config])
 
     do.__annotations__["config"] = create_model(
         f"Table{operation.__name__}", __base__=(TableConfig, operation), **further
@@ -502,12 +498,16 @@ def maintain(
     name: str,
     operations: Iterable[OperationConfig],
 ) -> RawMetadata:
-    """Do operations on a table. Returns its metadata, which is also added to the run."""
+    """Do the enabled ones of some operations on a table. Returns its metadata, which is also added
+    to the run.
+    """
     info = commit_info_of_op(context, name)
     before = table.health()
     done: list[str] = []
     facts: RawMetadata = {}
     for operation in operations:
+        if not getattr(operation, "enabled", True):
+            continue
         summary, found = operation.run(table, context.log, info)
         is_dry_run = getattr(operation, "dry_run", False)
         title = f"{operation.title} (dry run)" if is_dry_run else operation.title
@@ -527,10 +527,9 @@ def maintain(
     markdown = _maintenance_markdown(table.uri, before, after, done)
     difference = getattr(facts.get("delta/difference"), "value", None)
     context.log.info("\n\n".join(filter(None, [name, markdown, difference])))
-    uri = table.uri
     metadata: RawMetadata = {
         "delta/report": dg.MetadataValue.md(markdown),
-        "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+        "dagster/uri": table.uri,
         **health_metadata(after),
         **facts,
     }

@@ -20,11 +20,13 @@ timestamp) is refused: writing it would lose the neighbour's rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from itertools import chain
+from typing import Any, TypeVar
 
 from dagster import TimeWindow
 
@@ -48,6 +50,8 @@ from dagster_delta.sql.typed import Column, Typed, with_paths
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
 _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
+
+_T = TypeVar("_T", bound=date)
 
 
 def partition_condition(selection: PartitionSelection, schema: StructType) -> SqlExpression:
@@ -119,12 +123,12 @@ def _slice_condition(dimension: DimensionSlice, schema: StructType) -> Typed:
         return _one_of(column, dimension, values)
     match data_type:
         case PrimitiveType("timestamp"):
-            return any_of(_between(column, w.start, w.end) for w in _join_windows(windows))
+            return any_of(_between(column, *bounds) for bounds in _joined(windows, _instant))
         case PrimitiveType("timestamp_ntz"):
-            joined = _join_windows(windows)
+            joined = _joined(windows, _instant)
             _check_wall_clock(joined, dimension.column)
-            walls = ((w.start.replace(tzinfo=None), w.end.replace(tzinfo=None)) for w in joined)
-            return any_of(_between(column, start, end) for start, end in walls)
+            walls = ([moment.replace(tzinfo=None) for moment in bounds] for bounds in joined)
+            return any_of(_between(column, *bounds) for bounds in walls)
         case PrimitiveType("date"):
             return _dates(column, dimension)
         case _:
@@ -166,14 +170,15 @@ def _fitting(key: str, column: Column) -> Iterator[None]:
         raise _unfit(key, ".".join(column.path), column.data_type) from error
 
 
-def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:
-    joined: list[TimeWindow] = []
-    for window in sorted(windows, key=lambda dimension: _instant(dimension.start)):
-        if joined and _instant(window.start) <= _instant(joined[-1].end):
-            last = joined[-1]
-            joined[-1] = TimeWindow(last.start, max(last.end, window.end, key=_instant))
+def _joined(ranges: Iterable[tuple[_T, _T]], moment: Callable[[_T], Any]) -> list[tuple[_T, _T]]:
+    """Half-open ranges, with those joined that touch or overlap."""
+    joined: list[tuple[_T, _T]] = []
+    for start, end in sorted(ranges, key=lambda bounds: moment(bounds[0])):
+        if joined and moment(start) <= moment(joined[-1][1]):
+            first, last = joined[-1]
+            joined[-1] = (first, max(last, end, key=moment))
         else:
-            joined.append(window)
+            joined.append((start, end))
     return joined
 
 
@@ -181,31 +186,24 @@ def _instant(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-def _check_wall_clock(windows: Sequence[TimeWindow], column: str) -> None:
-    for window in windows:
-        for boundary in (window.start, window.end):
-            if boundary.fold:
-                raise InvalidArgument(
-                    f"the clock goes back around {boundary.replace(tzinfo=None)} in "
-                    f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
-                    "repeated hour from the one before it; write both partitions in one run, or "
-                    "use a timestamp column or partitions of UTC",
-                    column=column,
-                )
+def _check_wall_clock(windows: Iterable[tuple[datetime, datetime]], column: str) -> None:
+    for boundary in chain.from_iterable(windows):
+        if boundary.fold:
+            raise InvalidArgument(
+                f"the clock goes back around {boundary.replace(tzinfo=None)} in "
+                f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
+                "repeated hour from the one before it; write both partitions in one run, or "
+                "use a timestamp column or partitions of UTC",
+                column=column,
+            )
 
 
 def _dates(column: Column, dimension: DimensionSlice) -> Typed:
-    ranges: list[tuple[date, date]] = []
-    for start, end in _whole_days(dimension):
-        if ranges and start <= ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
-        else:
-            ranges.append((start, end))
     return any_of(
         _compared(column, "=", start)
         if start + timedelta(days=1) == end
         else _between(column, start, end)
-        for start, end in ranges
+        for start, end in _joined(_whole_days(dimension), date.toordinal)
     )
 
 
@@ -213,19 +211,19 @@ def _whole_days(dimension: DimensionSlice) -> list[tuple[date, date]]:
     """The days of the windows. A window of a day or longer may begin at any hour: it means the days
     on which it begins. Shorter windows must add up to whole days.
     """
-    windows = dimension.windows or ()
-    if all(start < end for start, end in map(days_of_window, windows)):
-        return [days_of_window(window) for window in windows]
-    joined = _join_windows(windows)
-    for window in joined:
-        if not (_is_midnight(window.start) and _is_midnight(window.end)):
+    days = [days_of_window(window) for window in dimension.windows or ()]
+    if all(start < end for start, end in days):
+        return days
+    joined = _joined(dimension.windows or (), _instant)
+    for start, end in joined:
+        if not (_is_midnight(start) and _is_midnight(end)):
             raise InvalidArgument(
-                f"the partition from {window.start} to {window.end} is a part of a day, and a "
+                f"the partition from {start} to {end} is a part of a day, and a "
                 "date column cannot distinguish it from the other parts; partition_expr must name "
                 "a timestamp, timestamp_ntz or string column",
                 column=dimension.column,
             )
-    return [days_of_window(window) for window in joined]
+    return [days_of_window(TimeWindow(start, end)) for start, end in joined]
 
 
 def days_of_window(window: TimeWindow) -> tuple[date, date]:
