@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -21,7 +21,6 @@ from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
@@ -91,34 +90,29 @@ def columns_from_log(
 
 
 def table_schema(configuration: TableConfiguration) -> dg.TableSchema:
-    """The columns of a table with their types, nullability, comments and constraints."""
+    """The columns of a table with their types in SQL, which the UI has icons for, nullability,
+    comments and constraints.
+    """
     invariants = dict(configuration.invariants)
-    columns = table_columns(configuration.schema, configuration.partition_columns, invariants)
-    checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
-    return dg.TableSchema(
-        columns, constraints=dg.TableConstraints(other=checks) if checks else None
-    )
-
-
-def table_columns(
-    schema: StructType,
-    partition_columns: Collection[str],
-    invariants: Mapping[str, str] | None = None,
-) -> list[dg.TableColumn]:
-    """The columns of a table with their types in SQL, which the UI has icons for."""
-    return [
+    columns = [
         dg.TableColumn(
             name=field.name,
             type=sql_type_name(field.data_type),
             description=field.comment,
             constraints=dg.TableColumnConstraints(
                 nullable=field.nullable,
-                other=[rule] if (rule := (invariants or {}).get(field.name)) else [],
+                other=[rule] if (rule := invariants.get(field.name)) else [],
             ),
-            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
+            tags={"delta/partition_column": ""}
+            if field.name in configuration.partition_columns
+            else None,
         )
-        for field in schema
+        for field in configuration.schema
     ]
+    checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
+    return dg.TableSchema(
+        columns, constraints=dg.TableConstraints(other=checks) if checks else None
+    )
 
 
 def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> RawMetadata:
@@ -236,7 +230,7 @@ def _line(entry: HistoryEntry) -> str:
     rows = rows_by_deed(entry.operation_metrics)
     cells = [
         str(entry.version),
-        _time(entry.timestamp_ms),
+        spell_time(entry.timestamp_ms),
         plain_markdown(entry.operation),
         ", ".join(f"{count:,} {deed}" for deed, count in rows.items() if count),
         _author(entry),
@@ -245,7 +239,8 @@ def _line(entry: HistoryEntry) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _time(timestamp_ms: int) -> str:
+def spell_time(timestamp_ms: int) -> str:
+    """A time in UTC; empty if it is none that a calendar has, as a writer may record it."""
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     try:
         return f"{epoch + dt.timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"

@@ -359,7 +359,8 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
     DeltaLakeComponent(root=str(root)).write_state_to_path(state)
     found = json.loads(state.read_text())["tables"]
     assert found[str(root / "broken")] is None
-    assert found[str(root / "raw" / "flights")]["partitionColumns"] == ["day"]
+    _, metadata = found[str(root / "raw" / "flights")]
+    assert metadata["partitionColumns"] == ["day"]
     assert "broken stay unknown" in caplog.text
 
 
@@ -556,7 +557,7 @@ def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) ->
     feed = {"upstream": "raw/numbers", "keys": ["id"]}
     parts = []
     for key, further in (
-        ("copy", {}),
+        ("copy", {"lineage": False, "upstream_partition_expr": "day"}),
         ("days_e", {"function": f"{__name__}.only_days_e"}),
     ):
         attributes = {**feed, **further, "asset": {"key": key}}
@@ -585,6 +586,12 @@ def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) ->
     assert rows["total"].to_pylist() == [{"n": 4, "total": 22}]
     assert sorted(rows["copy"]["id"].to_pylist()) == [0, 1, 10, 11]
     assert sorted(rows["days_e"]["id"].to_pylist()) == [1, 11]
+    with_lineage = {
+        event.materialization.asset_key.to_user_string()
+        for event in result.get_asset_materialization_events()
+        if "dagster/column_lineage" in event.materialization.metadata
+    }
+    assert with_lineage == {"reports/total", "days_e"}
 
 
 @pytest.mark.parametrize(

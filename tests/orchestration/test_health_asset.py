@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_what_needs_attention_is_named_first_with_its_limit(lake: Lake) -> None:
     assert not check.passed
     assert check.severity is dg.AssetCheckSeverity.WARN
     assert check.description == "2 of 4 tables need attention: raw/flights, broken"
+
+
+def test_a_time_that_no_calendar_has_is_left_out(lake: Lake) -> None:
+    timed = {"delta.enableInCommitTimestamps": "true"}
+    uri = str(lake.root / "t")
+    DeltaTable.create(uri, pa.schema([("id", pa.int64())]), properties=timed)
+    commit = Path(uri, "_delta_log", f"{0:020}.json")
+    # Microseconds, as a writer may record them.
+    text = re.sub(r'("inCommitTimestamp":\d+)', r"\g<1>000", commit.read_text())
+    commit.write_text(re.sub(r',?"contentCrc32":"?\w+"?', "", text))
+    commit.with_suffix(".crc").unlink(missing_ok=True)
+    rows = rows_of(report(lake.materialize(delta_health_asset(root=str(lake.root)))))
+    assert rows["t"]["last commit (UTC)"] == ""
 
 
 def test_growth_since_the_last_report_is_shown(lake: Lake) -> None:

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_metadata import plain_markdown
+from dagster_delta.orchestration.table_metadata import plain_markdown, spell_time
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.health import TableHealth
 from dagster_delta.table.table_discovery import find_tables
@@ -262,7 +261,7 @@ _COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _C
     (dg.TableColumn("version", "int"), lambda _, h: h.version),
     (
         dg.TableColumn("last commit (UTC)", "string"),
-        lambda s, _: None if s.committed_ms is None else _minute(s.committed_ms),
+        lambda s, _: None if s.committed_ms is None else _cell(spell_time(s.committed_ms)[:16]),
     ),
 )
 """Columns of the page, and their values."""
@@ -301,7 +300,3 @@ def _signed_bytes(size: int) -> str:
     if not size:
         return "0"
     return f"{'-' if size < 0 else '+'}{spell_bytes(abs(size))}"
-
-
-def _minute(timestamp_ms: int) -> str:
-    return _cell(f"{dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC):%Y-%m-%d %H:%M}")

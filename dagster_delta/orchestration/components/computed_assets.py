@@ -28,6 +28,7 @@ from dagster_delta.orchestration.incremental.change_feed_assets import (
 from dagster_delta.orchestration.incremental.consumption import OnGap
 from dagster_delta.orchestration.incremental.file_assets import (
     ChangedFiles,
+    LoadMode,
     delta_files_asset,
     delta_files_sensor,
 )
@@ -144,7 +145,9 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
     table: str | None = None
     storage_options: StorageField = None
     columns: list[str] | None = None
+    upstream_partition_expr: str | dict[str, str] | None = None
     on_gap: OnGap = "refresh"
+    lineage: bool = True
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset.
@@ -188,7 +191,7 @@ class DeltaIngestionComponent(ComputedAssetComponent):
     source: str = Field(examples=["s3://landing/flights/*.csv", "/landing/**/*.json"])
     storage_options: StorageField = None
     format: FileFormat | None = None
-    mode: Literal["append", "merge", "overwrite"] = "append"
+    mode: LoadMode = "append"
     keys: list[str] = Field(default=[])
     columns: dict[str, str] | None = Field(default=None, examples=[{"id": "BIGINT", "day": "DATE"}])
     delimiter: str = ","

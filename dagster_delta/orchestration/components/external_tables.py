@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import dagster as dg
 import msgspec
@@ -51,10 +51,11 @@ from dagster_delta.orchestration.sensors.sensors import (
     delta_change_feed_sensor,
     delta_table_sensor,
 )
+from dagster_delta.orchestration.sensors.table_watcher import AssetEventKind
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_columns
-from dagster_delta.protocol.actions import Metadata
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_schema
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.table_discovery import find_tables
@@ -143,7 +144,7 @@ class DeltaSensorComponent(DeltaComponent, SensorOptions):
     asset_key_prefix: list[str] | None = None
     """For a root: report each commit on the asset whose key is this prefix and the table's path
     below the root. Empty: without a prefix."""
-    asset_event: Literal["materialization", "observation"] = "materialization"
+    asset_event: AssetEventKind = "materialization"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The sensor.
@@ -505,7 +506,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         """The assets of the tables, by location."""
         uris: dict[dg.AssetKey, str] = {}
         specs = {}
-        for uri, metadata in discovery.tables.items():
+        for uri, declared in discovery.tables.items():
             if not self._is_wanted(path_below(discovery.root, uri)):
                 continue
             key = table_key(self.key_prefix, discovery.root, uri)
@@ -515,7 +516,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
                     f"{key.to_user_string()}: exclude one of them"
                 )
             uris[key] = uri
-            specs[uri] = _discovered_spec(key, uri, metadata)
+            specs[uri] = _discovered_spec(key, uri, declared)
         return specs
 
     def _is_wanted(self, path: str) -> bool:
@@ -524,13 +525,17 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         )
 
 
+Declared: TypeAlias = tuple[Protocol, Metadata]
+"""What the log of a table declares."""
+
+
 class Discovery(msgspec.Struct, frozen=True):
     """The tables discovered below a root."""
 
     root: str
     """Location of the root, in its store's spelling."""
-    tables: dict[str, Metadata | None]
-    """By location: the metadata of the latest version; None if the table could not be opened."""
+    tables: dict[str, Declared | None]
+    """By location: what the latest version declares; None if the table could not be opened."""
 
 
 def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
@@ -540,26 +545,26 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     """
     uris = find_tables(root, storage_options)
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
-        found = threads.map(lambda uri: _metadata(uri, storage_options), uris)
+        found = threads.map(lambda uri: _declared(uri, storage_options), uris)
         tables = dict(zip(uris, found, strict=True))
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _metadata(uri: str, storage_options: Mapping[str, object]) -> Metadata | None:
+def _declared(uri: str, storage_options: Mapping[str, object]) -> Declared | None:
     try:
-        return DeltaTable(uri, storage_options=storage_options).metadata()
+        table = DeltaTable(uri, storage_options=storage_options)
+        return table.protocol(), table.metadata()
     except DeltaError as error:
         _log.warning("the columns of %s stay unknown: %s", uri, error)
         return None
 
 
-def _discovered_spec(key: dg.AssetKey, uri: str, metadata: Metadata | None) -> dg.AssetSpec:
-    if metadata is None:
+def _discovered_spec(key: dg.AssetKey, uri: str, declared: Declared | None) -> dg.AssetSpec:
+    if declared is None:
         return delta_asset_spec(key, uri)
-    schema = StructType.from_json(metadata.schema_string)
-    columns = dg.TableSchema(table_columns(schema, metadata.partition_columns))
+    columns = table_schema(TableConfiguration(*declared))
     shown: RawMetadata = {"dagster/column_schema": dg.MetadataValue.table_schema(columns)}
-    return delta_asset_spec(key, uri, description=metadata.description, metadata=shown)
+    return delta_asset_spec(key, uri, description=declared[1].description, metadata=shown)
 
 
 def path_below(root: str, uri: str) -> str:
