@@ -56,6 +56,16 @@ def test_a_partition_value_that_is_a_key_belongs_to_it() -> None:
     assert keys_of(months, "202403") == ["202403"]
 
 
+def test_the_digits_of_an_integer_column_belong_to_their_key() -> None:
+    """As the predicates of partitions write them."""
+    months = dg.MonthlyPartitionsDefinition("2024-01", fmt="%Y-%m", hour_offset=6)
+    assert keys_of(months, "202403") == ["2024-03"]
+    hours = dg.HourlyPartitionsDefinition("2024-01-01-00:00")
+    assert keys_of(hours, "202401010500") == ["2024-01-01-05:00"]
+    with pytest.raises(InvalidArgument, match="no date or time"):
+        keys_of(months, "2024031")
+
+
 def test_a_date_belongs_to_each_hour_of_its_day() -> None:
     hours = dg.HourlyPartitionsDefinition("2024-03-01-00:00", timezone="Europe/Berlin")
     assert len(keys_of(hours, "2024-03-30")) == 24

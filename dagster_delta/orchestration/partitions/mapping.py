@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
@@ -197,8 +198,8 @@ def _window_keys(
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        if is_key:
-            return [text]
+        if key := text if is_key else _key_of_digits(definition, text):
+            return [key]
         raise InvalidArgument(
             f"{text!r} in the partition column {column} is no date or time, so it belongs to no "
             "time window; give partition_keys to say which",
@@ -222,6 +223,16 @@ def _window_keys(
             column=column,
         )
     return [text] if is_key else keys
+
+
+def _key_of_digits(definition: dg.TimeWindowPartitionsDefinition, digits: str) -> str:
+    """The key whose digits an integer column holds: 2024-01 of 202401; empty if there is none."""
+    try:
+        moment = datetime.strptime(digits, "".join(re.findall("%.", definition.fmt)))  # noqa: DTZ007
+    except ValueError:
+        return ""
+    key = moment.strftime(definition.fmt)
+    return key if re.sub("[^0-9]", "", key) == digits else ""
 
 
 def _is_key(definition: dg.TimeWindowPartitionsDefinition, text: str) -> bool:
