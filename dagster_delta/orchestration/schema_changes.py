@@ -327,13 +327,7 @@ def _readers_of_change(
     read every column so far, as `SELECT *` does, gets new ones and passes them on. Assets are
     included if it is not known what they read; assets downstream of them are not.
 
-    Args:
-        instance: has the latest materializations, with the columns that they read.
-        assets: those that may read the table.
-        key: asset whose table changes.
-        columns: top-level columns that change or are dropped.
-        table_columns: all top-level columns before the change.
-        adds_columns: whether top-level columns are added.
+    `columns` are the top-level columns that change or are dropped, of all `table_columns` before.
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
@@ -396,13 +390,8 @@ class _Reads:
         source: dg.AssetKey,
         source_columns: Sequence[str] | None,
     ) -> "_Reads":
-        """From the latest materialization of the asset, or else from its definition.
-
-        Args:
-            instance: has the materializations.
-            spec: of the asset.
-            source: the upstream asset.
-            source_columns: its columns now; None if they do not change.
+        """From the latest materialization of the asset, or else from its definition. The columns of
+        the source are those now, or None if they do not change.
         """
         event = instance.get_latest_materialization_event(spec.key)
         materialization = None if event is None else event.asset_materialization

@@ -74,9 +74,7 @@ class UpstreamChanges(RowFrames):
         refresh_reason: str | None = None,
     ) -> None:
         self.snapshot = snapshot
-        """The upstream table at the last version that is read."""
         self.refresh_reason = refresh_reason
-        """Why every row is read; None if only changes are."""
         self.columns = snapshot.schema.names if columns is None else tuple(columns)
         """Columns of the upstream table that are read."""
         self._where = where
