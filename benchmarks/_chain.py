@@ -60,10 +60,12 @@ class DeltaSparkSession(dg.ConfigurableResource[Any]):
         return DeltaSparkManager().session()
 
 
-def _job(spark: Any, manager: Any) -> dg.JobDefinition:
+def _job(
+    spark: Any, manager: Any, executor: dg.ExecutorDefinition = dg.multiprocess_executor
+) -> dg.JobDefinition:
     return dg.Definitions(
         [_asset(number) for number in range(ASSETS)],
-        jobs=[dg.define_asset_job("chain")],
+        jobs=[dg.define_asset_job("chain", executor_def=executor)],
         resources={"io_manager": manager, "spark": spark},
     ).resolve_job_def("chain")
 
@@ -77,6 +79,13 @@ def own() -> dg.JobDefinition:
     """Ours, a session for each step."""
     spark = SparkSessionResource()
     return _job(spark, DeltaIOManager(root_uri=ROOT, spark=spark))
+
+
+def one_process() -> dg.JobDefinition:
+    """Ours, all steps in the process of the run."""
+    spark = SparkSessionResource()
+    manager = DeltaIOManager(root_uri=ROOT, spark=spark)
+    return _job(spark, manager, dg.in_process_executor)
 
 
 def delta_spark() -> dg.JobDefinition:

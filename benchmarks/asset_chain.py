@@ -1,5 +1,6 @@
 """A run of six assets on Spark under Dagster's default executor, which starts a process for each step:
-with one shared server, with a session for each step, and with delta-spark.
+with one shared server, with a session for each step, and with delta-spark. Beside them the same steps
+in one process, which start no processes and no second session.
 
     python -m benchmarks.asset_chain --scale 1 --rounds 3
 
@@ -56,6 +57,7 @@ def _chain(name: str, *, later: bool = False) -> Peer:
 _PEERS = {
     "ours, shared": _chain("shared"),
     "ours, one each": _chain("own"),
+    "ours, one process": _chain("one_process"),
     "delta-spark": _chain("delta_spark"),
 }
 

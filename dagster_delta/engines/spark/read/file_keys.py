@@ -7,7 +7,7 @@ for the files of the plan, so that the driver knows before the scan that no two 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -138,7 +138,6 @@ def _rotate(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
-_FINGERPRINT_SHIFT = 24
 _MAX_LITERALS = 2_000
 """Values of files that are part of the plan's text; those of more files are a subquery."""
 
@@ -154,19 +153,21 @@ def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> 
     """
     functions, count = functions_of(session), len(keys)
     buckets: list[list[int]] = [[] for _ in range(count)]
-    for number, (place, known) in enumerate(_places(keys)):
-        # A fingerprint is not negative, and the number beside it is.
-        buckets[place] += [known, ~number]
-    table = _constant(buckets, "array<array<bigint>>", session)
-    bucket = functions.get(table, functions.pmod(key, functions.lit(count)).cast("int"))
-    fingerprint = functions.shiftrightunsigned(key, _FINGERPRINT_SHIFT)
-    position = functions.array_position(bucket, fingerprint).cast("int")
+    for number, bucket in enumerate((keys % count).tolist()):
+        buckets[bucket].append(number)
+    known = [keys[numbers].tolist() for numbers in buckets]
+    # It names the key as seldom as it can: filters compute it each time.
+    bucket_of_key = functions.pmod(key, functions.lit(count)).cast("int")
+
+    def of_bucket(values: list[list[int]]) -> Column:
+        return functions.get(_constant(values, "array<array<bigint>>", session), bucket_of_key)
+
+    position = functions.array_position(of_bucket(known), key).cast("int") - 1
     missed = functions.raise_error(
         "dagster_delta: Spark reports another path for a data file than the log does; give the "
         'full URI of the table, or read it with engine="arrow"'
     )
-    number = functions.bitwise_not(functions.get(bucket, position))
-    return functions.when(position > 0, number).otherwise(missed.cast("bigint"))
+    return functions.coalesce(functions.get(of_bucket(buckets), position), missed.cast("bigint"))
 
 
 def value_of_file(
@@ -190,15 +191,9 @@ def _constant(values: Sequence[object], kind: str, session: SparkSession) -> Col
     return rows.select(functions.from_json("text", kind)).scalar()
 
 
-def _places(keys: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """The bucket and the fingerprint of each key."""
-    fingerprints = keys.view(np.uint64) >> np.uint64(_FINGERPRINT_SHIFT)
-    return zip((keys % len(keys)).tolist(), fingerprints.tolist(), strict=True)
-
-
 def check_distinct(keys: NDArray[np.int64], *, table: str, version: int) -> None:
     """Check that no two files have one key. Raises InvalidTable if two have."""
-    if len(set(_places(keys))) != len(keys):
+    if len(np.unique(keys)) != len(keys):
         raise InvalidTable(
             "two files of the table have the same name, or the same 64-bit hash of it, so Spark "
             'would mix up their rows: use engine="arrow"',
