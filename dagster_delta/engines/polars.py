@@ -46,9 +46,9 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.statistics.bounds import values_of_partition
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.partition_values import parse_partition_column
 from dagster_delta.sql.conditions import (
     NoConditionError,
     all_of,
@@ -217,9 +217,7 @@ class FileFrames:
         for field in self._constants:
             name = physical_name(field, self._mode)
             texts = [file.partition_values.get(name) for file in files]
-            parsed = parse_partition_column(
-                string_column(texts), field.data_type, column=field.name
-            )
+            parsed = values_of_partition(string_column(texts), field)
             # A series of an array alone would load all of `pyarrow.compute`.
             values = pl.DataFrame(pa.RecordBatch.from_arrays([parsed], [""])).to_series()
             if len(set(texts)) == 1:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from decimal import Context, Decimal
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -35,13 +34,13 @@ from dagster_delta.parquet.opened_file import (
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.projection import FileProjection, locate_leaf
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics, decimal_bound
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
+from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import DataType, StructField, StructType
-from dagster_delta.protocol.statistics.bounds import ColumnBounds
+from dagster_delta.protocol.statistics.bounds import ColumnBounds, values_of_partition
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     column_of,
@@ -54,8 +53,7 @@ from dagster_delta.protocol.values.arrow_schema import (
     to_arrow_type,
 )
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of
-from dagster_delta.protocol.values.partition_values import parse_partition_column
-from dagster_delta.sql.skipping import bounded_columns, possible_outcomes
+from dagster_delta.sql.skipping import bounded_columns, possible_outcomes, with_constants
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
 if TYPE_CHECKING:
@@ -107,10 +105,8 @@ class DataFileReader:
         self._split_file_bytes = min(SPLIT_FILE_BYTES, whole)
         self._configuration = configuration
         self._where = where
-        self._bounded: frozenset[tuple[str, ...]] = (
-            frozenset() if where is None else bounded_columns(where.typed)
-        )
-        """The columns by whose bounds row groups are skipped."""
+        self._condition = None if where is None else with_constants(where.typed)
+        """Skips row groups, as it skips files: its constants are computed."""
         self._vectors = DeletionVectorLoader(store, expected_vectors)
         referenced = {path[0] for path in where.references} if where is not None else set(columns)
         schema = configuration.schema
@@ -206,11 +202,10 @@ class DataFileReader:
         return pa.BufferReader(data) if len(data) <= _WHOLE_FILE_BYTES else None
 
     def _row_groups(self, opened: OpenedFile) -> list[int]:
-        if self._where is None:
+        if self._condition is None:
             return list(range(opened.footer.num_row_groups))
         with self.naming(opened.file):
-            condition = self._where.typed
-            return _matching_row_groups(condition, self._bounded, opened, self._configuration)
+            return _matching_row_groups(self._condition, opened, self._configuration)
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of one row group of a file opened by a reader of the same table version."""
@@ -432,21 +427,13 @@ def _partition_value(
 
     @cache
     def parsed(text: str | None) -> pa.Scalar:
-        value = parse_partition_column(string_column([text]), field.data_type, column=field.name)
-        length = char_length(padded_type(field))
-        return (value if length is None else pc.utf8_rpad(value, width=length, padding=" "))[0]
+        return values_of_partition(string_column([text]), field)[0]
 
     return lambda values: parsed(values.get(physical_name))
 
 
-_EXACT = Context(prec=40)
-
-
 def _matching_row_groups(
-    condition: Typed,
-    bounded: Iterable[tuple[str, ...]],
-    opened: OpenedFile,
-    configuration: TableConfiguration,
+    condition: Typed, opened: OpenedFile, configuration: TableConfiguration
 ) -> list[int]:
     """Indexes of the row groups that may hold a matching row, in order."""
     count = opened.footer.num_row_groups
@@ -457,7 +444,7 @@ def _matching_row_groups(
     has_legacy_times = LegacyCalendar.of(opened.arrow_schema.metadata) is not None
     padded = char_paths(schema)
     bounds = {}
-    for path in bounded:
+    for path in bounded_columns(condition):
         located = locate_leaf(opened.arrow_schema, schema, path, mode)
         if located is None or path in padded:
             continue
@@ -517,13 +504,7 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
         return lambda raw: string_column([b if b is None else b.decode() for b in raw])
     if types.is_decimal(file_type):
         return lambda raw: array_of(
-            [_decimal(bound, file_type.scale) for bound in raw], from_arrow_type(file_type)
+            [None if bound is None else decimal_bound(bound, file_type.scale) for bound in raw],
+            from_arrow_type(file_type),
         )
     return None
-
-
-def _decimal(raw: int | bytes | None, scale: int) -> Decimal | None:
-    if raw is None:
-        return None
-    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
-    return Decimal(unscaled).scaleb(-scale, _EXACT)

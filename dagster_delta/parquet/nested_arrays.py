@@ -6,7 +6,9 @@ module handles them. All arrays are `pyarrow.Array`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,19 @@ def index_of(numbers: NDArray[np.integer[Any]]) -> pa.Array:
     """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
     data = np.ascontiguousarray(numbers, dtype=np.int64)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+
+
+def numbers_of(values: pa.Array) -> NDArray[Any]:
+    """The numbers of an array without nulls; `to_numpy` would import pandas, where installed."""
+    return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
+
+
+def runs_of(values: NDArray[Any]) -> Iterator[slice]:
+    """The places of equal values beside each other, run by run."""
+    starts = np.flatnonzero(np.diff(values)) + 1
+    for start, stop in pairwise([0, *starts.tolist(), len(values)]):
+        if start < stop:
+            yield slice(start, stop)
 
 
 def is_list_like(data_type: pa.DataType) -> bool:
@@ -134,6 +149,13 @@ def inner_fields(data_type: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(data_type):
         return [data_type.key_field, data_type.item_field]
     return list(data_type) if pa.types.is_struct(data_type) else [data_type.value_field]
+
+
+def count_leaves(data_type: pa.DataType) -> int:
+    """Number of Parquet columns of an Arrow type."""
+    if not pa.types.is_nested(data_type):
+        return 1
+    return sum(count_leaves(field.type) for field in inner_fields(data_type))
 
 
 def with_inner_fields(data_type: pa.DataType, fields: list[pa.Field]) -> pa.DataType:

@@ -22,7 +22,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.parquet.casts import holds_bytes, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.nested_arrays import inner_fields
+from dagster_delta.parquet.nested_arrays import count_leaves
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.column_mapping import (
     PARQUET_FIELD_ID_KEY,
@@ -38,7 +38,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
     inner_parts,
-    inner_types,
+    walk_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -181,16 +181,10 @@ def leaf_ranges(fields: list[pa.Field]) -> list[range]:
     ranges = []
     start = 0
     for field in fields:
-        stop = start + _count_leaves(field.type)
+        stop = start + count_leaves(field.type)
         ranges.append(range(start, stop))
         start = stop
     return ranges
-
-
-def _count_leaves(arrow_type: pa.DataType) -> int:
-    if not pa.types.is_nested(arrow_type):
-        return 1
-    return sum(_count_leaves(field.type) for field in inner_fields(arrow_type))
 
 
 class _FileConversion(ColumnConversion):
@@ -222,7 +216,11 @@ class _FileConversion(ColumnConversion):
 
     def plan(self, source: pa.DataType, target: DataType, path: Path) -> Convert | None:
         is_same = source == to_arrow_type(target) and not self._calendar and not self._char_lengths
-        if is_same and not _has_mapped_names(target, self._mode):
+        # Under a mapping names differ, and equal types may still pair the wrong fields.
+        is_mapped = self._mode != "none" and any(
+            isinstance(data_type, StructType) for data_type in walk_types(target)
+        )
+        if is_same and not is_mapped:
             return None
         return super().plan(source, target, path)
 
@@ -266,14 +264,6 @@ def _char_lengths(declared: DataType | None, path: Path) -> Iterator[tuple[Path,
         yield path, length
     for step, inner in () if declared is None else inner_parts(declared):
         yield from _char_lengths(inner, (*path, step))
-
-
-def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
-    """Whether equal types may still pair the wrong fields: under a mapping, names differ."""
-    return mode != "none" and (
-        isinstance(target, StructType)
-        or any(_has_mapped_names(inner, mode) for inner in inner_types(target))
-    )
 
 
 def _unreadable(source: pa.DataType, target: DataType, path: Path) -> InvalidTable:

@@ -10,7 +10,6 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +18,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.protocol.checkpoint.parquet_footer import ChunkBounds
+from dagster_delta.parquet.nested_arrays import count_leaves
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkBounds, decimal_bound
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -30,9 +30,9 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
-    inner_types,
 )
 from dagster_delta.protocol.statistics.statistics import plant, schema_leaves, statistics_rule
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
-_DECIMALS = decimal.Context(prec=40)
 _FLOATS = frozenset({"float", "double"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
@@ -98,7 +97,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
                     )
                     leaves.append(leaf)
                 index += 1
-            parquet_index += _count_parquet_columns(found.data_type)
+            parquet_index += count_leaves(to_arrow_type(found.data_type))
         return cls(
             tuple(leaves),
             configuration.supports("deletionVectors"),
@@ -204,11 +203,11 @@ class FileStatistics:
         if not valued or None in minimums:
             return None, None
         kind, length = leaf.data_type, self._layout.string_prefix_length
-        minimum = min(_comparable(leaf, minimum) for minimum in minimums)
+        minimum = min(_comparable(kind, minimum) for minimum in minimums)
         lowest = _json_bound(minimum, kind, length, is_upper=False)
         if leaf.positions in self._nan_minimums:
             return lowest, None
-        maximum = max(_comparable(leaf, bounds.maximum) for bounds in valued)
+        maximum = max(_comparable(kind, bounds.maximum) for bounds in valued)
         return lowest, _json_bound(maximum, kind, length, is_upper=True)
 
 
@@ -235,12 +234,6 @@ def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
     ]
 
 
-def _count_parquet_columns(data_type: DataType) -> int:
-    if isinstance(data_type, StructType | ArrayType | MapType):
-        return sum(map(_count_parquet_columns, inner_types(data_type)))
-    return 2 if data_type == PrimitiveType("variant") else 1
-
-
 def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
     column = rows.column(positions[0])
     # struct_field makes a child null if its parent is, which is how Spark counts.
@@ -252,18 +245,16 @@ def _put(tree: dict[str, object], path: tuple[str, ...], value: object) -> None:
         plant(tree, path, value)
 
 
-def _comparable(leaf: _Leaf, raw: Any) -> Any:  # noqa: ANN401
+def _comparable(data_type: DataType, raw: Any) -> Any:  # noqa: ANN401
     """A raw bound in a form that sorts as its value does; raw bytes of a decimal do not."""
-    if isinstance(leaf.data_type, DecimalType) and isinstance(raw, bytes):
-        return int.from_bytes(raw, "big", signed=True)
-    return raw
+    return decimal_bound(raw, data_type.scale) if isinstance(data_type, DecimalType) else raw
 
 
 def _json_bound(raw: Any, data_type: DataType, prefix_length: int, *, is_upper: bool) -> object:  # noqa: ANN401
-    """The JSON value of a raw footer bound; None if it, or its type, has none."""
+    """The JSON value of a bound as of `_comparable`; None if it, or its type, has none."""
     match data_type:
         case DecimalType():
-            return decimal.Decimal(raw).scaleb(-data_type.scale, _DECIMALS)
+            return raw
         case PrimitiveType("string"):
             text = raw.decode()
             return truncate_upper_bound(text, prefix_length) if is_upper else text[:prefix_length]

@@ -500,7 +500,10 @@ def test_a_filter_keeps_exactly_its_rows(
         assert sorted(repr(row) for row in got.to_pylist()) == expected
 
 
-def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("condition", ["n BETWEEN 31 AND 45", "n BETWEEN abs(-31) AND 40 + 5"])
+def test_row_groups_that_cannot_match_are_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
     store = MemoryStore()
     file, config = numbered(store, 100)
     decoded: list[int] = []
@@ -511,7 +514,7 @@ def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch: pytest.Monkey
         return original(self, group, columns)
 
     monkeypatch.setattr(opened_file.OpenedFile, "decode", recording)
-    where = parse_expression("n BETWEEN 31 AND 45", config.schema)
+    where = parse_expression(condition, config.schema)
     assert read(store, [file], config, ["n"], where).num_rows == 15
     assert decoded == [3, 4]
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +44,8 @@ groups that they would rule out."""
 
 _FORMATS = {"BOOLEAN": "<?", "INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
+
+_EXACT = Context(prec=40)
 
 # Ids of fields, from a `FileMetaData` to the statistics of a column chunk.
 _FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 4, 7
@@ -131,6 +134,12 @@ class ChunkBounds(msgspec.Struct, frozen=True):
     """Value of the physical type, as in `pyarrow.parquet.Statistics.min_raw`."""
     maximum: bool | float | bytes | None = None
     null_count: int | None = None
+
+
+def decimal_bound(raw: int | bytes, scale: int) -> Decimal:
+    """The value of a bound of a decimal, which is a number or big-endian bytes."""
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+    return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
 class ChunkStatistics:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructField
 from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import (
@@ -160,8 +160,12 @@ def partition_column(
     field = configuration.schema.field(name)
     key = string_column([configuration.physical_name(name)])[0]
     # Searching the last occurrence is ten times as fast as the first; keys are unique.
-    texts = pc.map_lookup(partition_values, key, "last")
-    values = parse_partition_column(texts, field.data_type, column=name)
+    return values_of_partition(pc.map_lookup(partition_values, key, "last"), field)
+
+
+def values_of_partition(texts: pa.Array | pa.ChunkedArray, field: StructField) -> pa.Array:
+    """The values of a partition column from their texts, padded if it is CHAR(n)."""
+    values = parse_partition_column(texts, field.data_type, column=field.name)
     length = char_length(padded_type(field))
     return values if length is None else pc.utf8_rpad(values, width=length, padding=" ")
 
