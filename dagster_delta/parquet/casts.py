@@ -10,7 +10,6 @@ floored to it.
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.protocol.values.partition_values import java_number
 
 Cast = Callable[[pa.Array], pa.Array]
@@ -57,16 +57,7 @@ def failing_values(array: pa.Array, cast: Cast, limit: int = MAX_EXAMPLES) -> li
         range(len(array)),
         limit,
     )
-    return [shown_value(array[place]) for place in places]
-
-
-def shown_value(scalar: pa.Scalar) -> object:
-    """The value of a `pyarrow.Scalar`, to be shown: one that Python does not have is a number."""
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError, UnicodeDecodeError):
-        # Dates and times outside the years of Python's datetime.
-        return f"{scalar.value} in {scalar.type}"
+    return [python_value(array[place]) for place in places]
 
 
 def failing_places(
@@ -227,19 +218,13 @@ def _round_decimals(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.
 
 def _decimals_from_floats(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.Array:
     """Round the shortest decimal text of each double, as Spark does, not its binary value."""
-    unit = decimal.Decimal(1).scaleb(-target.scale)
-    context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
+    # Imported late: few columns need it.
+    from dagster_delta.sql.text_conversion import text_conversion
 
-    def convert(value: float | None) -> decimal.Decimal | None:
-        if value is None:
-            return None
-        try:
-            return decimal.Decimal(repr(value)).quantize(unit, context=context)
-        except decimal.InvalidOperation as error:
-            raise pa.ArrowInvalid(f"{value} is not a decimal number") from error
-
+    conversion = text_conversion(DecimalType(target.precision, target.scale))
+    assert conversion is not None  # noqa: S101  of every decimal
     values = array.cast(pa.float64())
-    stored = pa.array(map(convert, values.to_pylist()), target)
+    stored = conversion.convert(values.cast(pa.string()))
     if is_exact:
         # The text of a float of 32 bits is longer as a double.
         read = _floats_from_decimals(stored, pa.float64()).cast(array.type)

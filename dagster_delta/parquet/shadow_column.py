@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument, UnsupportedExpression
-from dagster_delta.parquet.casts import failing_places, shown_value, value_cast
+from dagster_delta.parquet.casts import failing_places, value_cast
 from dagster_delta.parquet.nested_arrays import children_of, index_of, list_numbers, with_children
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.protocol.features.column_change import (
@@ -37,9 +37,10 @@ from dagster_delta.protocol.schema import (
     inner_types,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.protocol.values.arrow_values import python_value
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.text_conversion import text_conversion
-from dagster_delta.sql.types import BOOLEAN, STRING, is_integral, sql_type_name
+from dagster_delta.sql.types import STRING, is_integral, sql_type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -172,12 +173,11 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
             "by other functions, or convert the values in a column of their own by an update",
             column=".".join(change.path),
         ) from error
-    return _of_rows(expression, target)
+    return _of_rows(expression.evaluate)
 
 
-def _of_rows(expression: SqlExpression, target: DataType) -> ValueConversion:
-    convert = _by_expression(expression, target)
-    return ValueConversion(lambda rows: convert(pa.RecordBatch.from_struct_array(rows)))
+def _of_rows(evaluate: Callable[[pa.RecordBatch], pa.Array]) -> ValueConversion:
+    return ValueConversion(lambda rows: evaluate(pa.RecordBatch.from_struct_array(rows)))
 
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
@@ -185,7 +185,7 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     expression = parse_expression(sql, schema)
     expression.check_filter()
     expression.check_embeddable()
-    return _of_rows(expression, BOOLEAN)
+    return _of_rows(expression.evaluate_filter)
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ class ValueConversion:
         taken = pc.if_else(mask, index_of(np.cumsum(good) - 1), pa.scalar(None, pa.int64()))
         positions = np.flatnonzero(~good)
         examples = [
-            repr(shown_value(array[int(position)]))[:_EXAMPLE_LENGTH]
+            repr(python_value(array[int(position)]))[:_EXAMPLE_LENGTH]
             for position in positions[:MAX_EXAMPLES]
         ]
         return Converted(values.take(taken), len(positions), examples, positions)
@@ -291,20 +291,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
             "as Spark does; give the conversion in `cast`, as a Spark SQL expression, or convert "
             "by way of a string column"
         ) from error
-    cast = _by_expression(expression, target)
-    return lambda array: cast(pa.record_batch([array], names=["value"]))
-
-
-def _by_expression(
-    expression: SqlExpression, target: DataType
-) -> Callable[[pa.RecordBatch], pa.Array]:
-    arrow_type = to_arrow_type(target)
-
-    def convert(rows: pa.RecordBatch) -> pa.Array:
-        values = expression.evaluate(rows)
-        return values if values.type == arrow_type else values.cast(arrow_type)
-
-    return convert
+    return lambda array: expression.evaluate(pa.record_batch([array], names=["value"]))
 
 
 def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.casts import duckdb_type
 from dagster_delta.sql.text_values import TextReader, text_reader
@@ -146,11 +147,8 @@ _MICROSECONDS = pa.timestamp("us")
 
 
 def _reader(target: DataType) -> Callable[[pa.Array], pa.Array]:
-    conversion = text_conversion(target)
-    assert conversion is not None  # noqa: S101  of every type in the table above
-
     def read(texts: pa.Array) -> pa.Array:
-        values = _converted(texts, target, conversion)
+        values = _converted(texts, target)
         return values.cast(_MICROSECONDS) if pa.types.is_timestamp(values.type) else values
 
     return read
@@ -160,18 +158,15 @@ def _digits(texts: pa.Array, precisions: pa.Array, scales: pa.Array) -> pa.Array
     if not len(texts):
         return pa.nulls(0, pa.string())
     target = DecimalType(precisions[0].as_py(), scales[0].as_py())
-    conversion = text_conversion(target)
-    assert conversion is not None  # noqa: S101
-    values = _converted(texts, target, conversion).to_pylist()
+    values = _converted(texts, target).to_pylist()
     return pa.array([None if value is None else format(value, "f") for value in values])
 
 
-def _converted(
-    texts: pa.Array | pa.ChunkedArray, target: DataType, conversion: TextConversion
-) -> pa.Array:
-    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+def _converted(texts: pa.Array | pa.ChunkedArray, target: DataType) -> pa.Array:
+    conversion = text_conversion(target)
+    assert conversion is not None  # noqa: S101  of decimals, and of the types above
     try:
-        return conversion.convert(array.cast(pa.string()))
+        return conversion.convert(whole_array(texts).cast(pa.string()))
     except pa.ArrowInvalid:
         raise InvalidArgument(f"a text is not in the form of a {sql_type_name(target)}") from None
 

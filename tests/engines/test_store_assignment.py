@@ -241,6 +241,12 @@ def test_a_time_becomes_the_exact_decimal_of_its_seconds() -> None:
     assert rounded.values.to_pylist() == [Decimal("34994082377.67"), Decimal("0.00"), None]
 
 
+def test_bytes_that_are_no_text_are_shown_where_they_fail_to_convert() -> None:
+    broken = pa.array([b"\xff", b"7"], pa.binary()).view(pa.string())
+    found = value_conversion(STRING, LONG).convert(broken)
+    assert (found.values.to_pylist(), found.examples) == ([None, 7], ["b'\\xff'"])
+
+
 def test_columns_are_matched_by_name_without_regard_to_case() -> None:
     table = assign(pa.table({"B": [1], "a": [2]}), struct(("A", LONG), ("b", LONG)))
     assert table.to_pylist() == [{"A": 2, "b": 1}]

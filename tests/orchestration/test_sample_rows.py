@@ -115,7 +115,9 @@ def test_wide_rows_are_cut() -> None:
 def test_a_date_after_the_year_9999_does_not_fail_the_run(lake, events, day) -> None:
     rows = pa.table({"id": [1], "day": day})
     result = lake.materialize(events(rows, metadata={"sample_rows": 1}))
-    assert sample_of(lake, result) == [{"id": 1, "day": "(outside the years 1 to 9999)"}]
+    found = sample_of(lake, result)
+    assert found is not None
+    assert [str(row["day"]).endswith("(outside the years 1 to 9999)") for row in found] == [True]
 
 
 @pytest.mark.parametrize(

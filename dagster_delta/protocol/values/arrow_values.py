@@ -44,7 +44,8 @@ def python_value(scalar: pa.Scalar) -> object:
         # Dates of Python end at the year 9999, those of a table do not.
         if isinstance(scalar, pa.StructScalar):
             return {name: python_value(scalar[name]) for name in scalar}
-        return "(outside the years 1 to 9999)"
+        number = f"{scalar.value} in {scalar.type} " if hasattr(scalar, "value") else ""
+        return f"{number}(outside the years 1 to 9999)"
 
 
 def python_rows(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
