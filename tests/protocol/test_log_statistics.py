@@ -129,6 +129,21 @@ def test_values_are_spelled_as_writers_spell_them() -> None:
     )
 
 
+def test_bounds_that_python_has_no_date_for_are_left_out() -> None:
+    bounds = pa.struct([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    day, far = pa.array([0, 4_000_000, None], pa.date32()), 2**62
+    at = pa.array([0, far, None], pa.timestamp("us"))
+    values = pa.StructArray.from_arrays([pa.array([1, 2, 3]), day, at], fields=list(bounds))
+    parsed = pa.StructArray.from_arrays([pa.array([1, 1, 1]), values], ["numRecords", "maxValues"])
+    part = _part(path=pa.array(["a", "b", "c"]), stats_parsed=parsed)
+    texts = read_adds(part, ["stats"], _all(part))["stats"].to_pylist()
+    assert [json.loads(text)["maxValues"] for text in texts] == [
+        {"id": 1, "day": "1970-01-01", "at": "1970-01-01T00:00:00.000000"},
+        {"id": 2},
+        {"id": 3},
+    ]
+
+
 def test_bounds_of_variants_are_passed_over() -> None:
     variant = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
     bounds = pa.struct([("id", pa.int64()), ("v", variant)])

@@ -11,9 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import pyarrow as pa
@@ -187,7 +188,7 @@ class _Files:
             return texts
         absent = whole_array(pc.is_null(texts))
         unwritten = pc.filter(whole_array(self._parsed()), absent)
-        spelled = string_column([_spell(row) for row in unwritten.to_pylist()])
+        spelled = string_column([_spell(row) for row in _values(unwritten)])
         return pa.chunked_array([pc.replace_with_mask(whole_array(texts), absent, spelled)])
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -208,6 +209,15 @@ class _Files:
         return pa.Table.from_arrays(merged, schema=table.schema)
 
 
+def _values(rows: pa.StructArray) -> list[Mapping[str, object] | None]:
+    """The rows as Python values, or as scalars if Python has no such value."""
+    try:
+        return cast("list[Mapping[str, object] | None]", rows.to_pylist())
+    except (ValueError, OverflowError):
+        # Dates of Python end at the year 9999, those of a table do not.
+        return [row if row.is_valid else None for row in rows]
+
+
 def _spell(statistics: Mapping[str, object] | None) -> str | None:
     if statistics is None:
         return None
@@ -218,8 +228,8 @@ def _spell(statistics: Mapping[str, object] | None) -> str | None:
 def _plain(value: object) -> object:
     # Omit values that JSON cannot represent: unknown statistics are always correct.
     match value:
-        case dict():
-            items = {key: _plain(item) for key, item in value.items()}
+        case dict() | pa.StructScalar():
+            items = {key: _plain(value[key]) for key in value}
             known = {key: item for key, item in items.items() if item is not None}
             # The bounds of a variant are two binaries here, and not an object in JSON.
             return known if known or not value else None
@@ -232,6 +242,10 @@ def _plain(value: object) -> object:
             return text if value.tzinfo is None else f"{text}Z"
         case dt.date():
             return value.isoformat()
+        case pa.Scalar():
+            with suppress(ValueError, OverflowError):
+                return _plain(value.as_py())
+            return None
         case _:
             return None
 
