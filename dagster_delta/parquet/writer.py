@@ -33,7 +33,7 @@ from dagster_delta.parquet.file_format import (
     FileFormat,
     FileInWriting,
 )
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.nested_arrays import index_of, runs_of
 from dagster_delta.parquet.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged
@@ -467,15 +467,13 @@ def split_by_partition(
         return
     # 16-bit codes use radix sort, which takes a tenth of the time.
     order = np.argsort(codes.astype(np.uint16) if size <= 2**16 else codes, kind="stable")
-    bounds = np.flatnonzero(np.diff(codes[order])) + 1
-    starts = [0, *bounds.tolist()]
     positions = index_of(order)
-    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
-        row = order[start]
+    for run in runs_of(codes[order]):
+        row = order[run.start]
         key = tuple(values[row_codes[row]] for row_codes, values in encoded)
         # Taking each group separately releases the batch: a small waiting partition must not keep
         # all the others in memory.
-        yield key, pc.take(rows, positions.slice(start, stop - start))
+        yield key, pc.take(rows, positions.slice(run.start, run.stop - run.start))
 
 
 def _encode(column: pa.Array, field: StructField) -> tuple[NDArray[np.int64], list[str | None]]:

@@ -202,6 +202,16 @@ def test_a_condition_without_keys_pairs_all_rows() -> None:
     assert stored_tuples(table, "id", "v", "p") == []
 
 
+def test_a_part_of_the_condition_is_not_computed_for_pairs_that_an_earlier_one_leaves_out() -> None:
+    table = make()
+    (
+        table.merge(data((4, "x", 0)), "t.p = s.p AND t.id <> s.id AND 4 / (t.id - s.id) > 1")
+        .when_matched_update({"v": "s.v"})
+        .execute()
+    )
+    assert {key for key, value in values(table).items() if value == "x"} == {6}
+
+
 def test_keys_of_different_types_compare_as_in_spark() -> None:
     table = make()
     source = pa.table({"k": ["3", "04", None], "w": ["a", "b", "c"]})

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL
+from dagster_delta.parquet.nested_arrays import numbers_of, runs_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.shadow_column import ShadowColumn
@@ -58,10 +58,8 @@ def _report(
     problems: Problems, batch: pa.RecordBatch, shadow: ShadowColumn, plan: ReadPlan
 ) -> None:
     """Find out which files of a batch the problems are in."""
-    start = 0
-    for run in pc.run_end_encode(batch.column(FILE_ORDINAL)).run_ends.to_pylist():
-        piece = batch.slice(start, run - start)
-        start = run
+    for run in runs_of(numbers_of(batch.column(FILE_ORDINAL))):
+        piece = batch.slice(run.start, run.stop - run.start)
         filled = shadow.fill(piece.select(plan.configuration.schema.names))
         path = plan.files["path"][piece.column(FILE_ORDINAL)[0].as_py()].as_py()
         problems.add(filled.num_problems, filled.problems, path)

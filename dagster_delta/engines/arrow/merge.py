@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -30,7 +30,7 @@ from dagster_delta.engines.arrow.merge_join import (
     source_columns,
     target_columns,
 )
-from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
+from dagster_delta.engines.arrow.row_matching import add_rows, bitmap_of, rows_by_file
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.statements.completion import (
@@ -367,9 +367,8 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
         _refuse_doubles(plan, found, source)
     found = _without_doubles(found)
     if lacking.clauses:
-        hidden = search.matched_rows()
         rest = [
-            replace(file, hidden=hidden.get(file.ordinal))
+            replace(file, hidden=search.matched_rows.get(file.ordinal))
             for file, is_in in zip(files, plan.may_lack_source.to_pylist(), strict=True)
             if is_in
         ]
@@ -395,7 +394,8 @@ class _Search:
     def __init__(self, plan: MergePlan, num_source_rows: int, *, keeps_rows: bool) -> None:
         self._choice = ClauseChoice(plan, "matched")
         self._keeps_rows = keeps_rows
-        self._matched: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+        self.matched_rows: dict[int, BitMap64] = {}
+        """Indexes of the rows that have matched, by file, if they are kept."""
         self.source_matched = np.zeros(num_source_rows, dtype=bool)
         self.used_files: frozenset[int] = frozenset()
         self.parts: list[_Columns] = []
@@ -404,7 +404,7 @@ class _Search:
         self.source_matched[pairs.source_rows] = True
         self.used_files |= frozenset(np.unique(pairs.ordinals).tolist())
         if self._keeps_rows:
-            self._matched.append((pairs.ordinals, pairs.rows))
+            add_rows(self.matched_rows, pairs.ordinals, pairs.rows)
         chosen = self._choice.choose(pairs.columns, len(pairs.rows))
         wanted = chosen >= 0
         if wanted.any():
@@ -416,15 +416,6 @@ class _Search:
                     chosen[wanted],
                 )
             )
-
-    def matched_rows(self) -> Mapping[int, BitMap64]:
-        """Indexes of the rows that have matched, by file."""
-        found: dict[int, BitMap64] = {}
-        for ordinals, rows in self._matched:
-            order = np.lexsort((rows, ordinals))
-            for ordinal, part in rows_by_file(ordinals[order], rows[order]):
-                found[ordinal] = found.get(ordinal, BitMap64()) | bitmap_of(part)
-        return found
 
 
 def _sorted(parts: list[_Columns]) -> _Columns:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,11 +25,12 @@ from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSu
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.parquet.nested_arrays import index_of, mask_of
+from dagster_delta.parquet.nested_arrays import index_of, mask_of, numbers_of
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.sql.conditions import all_of
 from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
 from dagster_delta.sql.typed import FALSE, Column
@@ -212,10 +213,9 @@ class MergeJoin:
         self._nulls_match = [key.nulls_match for key in condition.keys]
         self._types = [key.data_type for key in condition.keys]
         self._target_only = [Evaluator(part) for part in condition.target_only]
-        self._rest = [Evaluator(part) for part in condition.rest]
-        of_pairs = dict(wanted)
-        for part in self._rest:
-            of_pairs |= part.columns
+        # As one condition: a part must not fail on a pair for which an earlier one is false.
+        self._rest = Evaluator(all_of(condition.rest)) if condition.rest else None
+        of_pairs = {**wanted, **(self._rest.columns if self._rest else {})}
         self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
         self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -262,7 +262,7 @@ class MergeJoin:
         # The traceback of an error would keep it open longer than the SQL engine.
         with closing(joined):
             for batch in joined:
-                source_rows = _numpy(batch.column("s"))
+                source_rows = numbers_of(batch.column("s"))
                 for part in self._source.parts(source_rows, needed):
                     yield from self._matching(
                         batch.slice(part.start, part.stop - part.start), needed
@@ -408,19 +408,16 @@ class MergeJoin:
             yield rows, target_columns(rows, self.target_paths)
 
     def _matching(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
-        source_rows = _numpy(batch.column("s"))
+        source_rows = numbers_of(batch.column("s"))
         columns: dict[tuple[str, ...], pa.Array] = {
             path: batch.column(f"c{index}") for index, path in enumerate(self._carried)
         }
         if needed:
             taken = self._source.take(source_rows, needed)
             columns |= source_columns(taken, self._source_paths)
-        kept = None
-        for part in self._rest:
-            is_true = part.is_true(columns, batch.num_rows)
-            kept = is_true if kept is None else pc.and_(kept, is_true)
-        ordinals, rows = _numpy(batch.column("f")), _numpy(batch.column("r"))
-        if kept is not None:
+        ordinals, rows = numbers_of(batch.column("f")), numbers_of(batch.column("r"))
+        if self._rest is not None:
+            kept = self._rest.is_true(columns, batch.num_rows)
             columns = {path: pc.filter(values, kept) for path, values in columns.items()}
             places = places_where(kept)
             ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
@@ -428,14 +425,9 @@ class MergeJoin:
             yield Pairs(ordinals, rows, source_rows, columns)
 
 
-def _numpy(values: pa.Array) -> NDArray[Any]:
-    # `to_numpy` would import pandas, where that is installed.
-    return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
-
-
 def places_where(is_true: pa.BooleanArray) -> NDArray[np.int64]:
     """The indexes of the true values: numpy int64 array."""
-    return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
+    return numbers_of(pc.indices_nonzero(is_true)).astype(np.int64)
 
 
 def _join_input(values: pa.Array, data_type: DataType) -> pa.Array:

@@ -15,10 +15,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.plans import MatchedRows, ReadPlan
-from dagster_delta.parquet.data_file_reader import (
-    FILE_ORDINAL,
-    ROW_INDEX,
-)
+from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
+from dagster_delta.parquet.nested_arrays import runs_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 
@@ -58,10 +56,16 @@ def rows_by_file(
     ordinals: NDArray[Any], rows: NDArray[Any]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """The rows of each file, from numpy arrays in order of the files."""
-    bounds = np.flatnonzero(np.diff(ordinals)) + 1
-    for part in np.split(np.arange(len(ordinals)), bounds):
-        if len(part):
-            yield int(ordinals[part[0]]), rows[part[0] : part[-1] + 1]
+    for run in runs_of(ordinals):
+        yield int(ordinals[run.start]), rows[run]
+
+
+def add_rows(found: dict[int, BitMap64], files: NDArray[Any], rows: NDArray[np.int64]) -> None:
+    """Add rows to the bitmaps of their files, from numpy arrays in any order."""
+    order = np.argsort(files, kind="stable")
+    for file, some in rows_by_file(files[order], rows[order]):
+        found.setdefault(file, BitMap64())
+        found[file] |= bitmap_of(some)
 
 
 def bitmap_of(rows: NDArray[np.int64]) -> BitMap64:

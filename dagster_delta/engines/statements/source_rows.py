@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.data_input import to_reader
-from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns
+from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, runs_of
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -71,10 +70,7 @@ class SourceRows:
         if len(rows) * widths.max(initial=0) <= _TAKEN_BYTES:
             yield slice(0, len(rows))
             return
-        ends = np.cumsum(widths[self._owners(rows)])
-        bounds = np.flatnonzero(np.diff(ends // _TAKEN_BYTES)) + 1
-        for start, stop in pairwise([0, *bounds.tolist(), len(rows)]):
-            yield slice(start, stop)
+        yield from runs_of(np.cumsum(widths[self._owners(rows)]) // _TAKEN_BYTES)
 
     def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
@@ -91,11 +87,9 @@ class SourceRows:
         owners = self._owners(rows)
         order = np.argsort(owners, kind="stable")
         parts = []
-        bounds = np.flatnonzero(np.diff(owners[order])) + 1
-        for part in np.split(order, bounds):
-            if len(part):
-                owner = int(owners[part[0]])
-                parts.append(pc.take(found[owner], index_of(rows[part] - self._starts[owner])))
+        for run in runs_of(owners[order]):
+            owner, wanted = int(owners[order[run.start]]), rows[order[run]]
+            parts.append(pc.take(found[owner], index_of(wanted - self._starts[owner])))
         if not parts:
             return found[0].slice(0, 0)
         back = np.empty(len(order), dtype=np.int64)

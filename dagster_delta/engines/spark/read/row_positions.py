@@ -31,6 +31,7 @@ from dagster_delta.engines.spark.read.file_keys import (
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.nested_arrays import runs_of
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
@@ -128,10 +129,8 @@ def load_bitmaps(files: pa.Table, store: ObjectStore) -> list[BitMap64]:
 def _chunks(bitmap: BitMap64) -> Iterator[Chunk]:
     """The chunks in which the bitmap has a row."""
     rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
-    bounds = np.flatnonzero(np.diff(rows >> _CHUNK_BITS)) + 1
-    for part in np.split(rows, bounds):
-        if len(part):
-            yield int(part[0] >> _CHUNK_BITS), _words(part)
+    for run in runs_of(rows >> _CHUNK_BITS):
+        yield int(rows[run.start] >> _CHUNK_BITS), _words(rows[run])
 
 
 def _words(rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
-from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
+from dagster_delta.engines.arrow.row_matching import add_rows, bitmap_of
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
@@ -36,6 +36,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
+from dagster_delta.parquet.nested_arrays import numbers_of
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.change_data import RowChangeType
@@ -140,7 +141,7 @@ class _Changing:
     def _take(self, batch: _Batch, writers: RowWriters) -> None:
         acting = batch.actions != _NO_ACTION
         if batch.sources is not None:
-            self.matched |= bitmap_of(_known(batch.sources))
+            self.matched |= bitmap_of(numbers_of(batch.sources.drop_null()))
         if batch.files is not None:
             self._note_positions(batch, acting)
         for index in np.unique(batch.actions[acting]).tolist():
@@ -151,10 +152,8 @@ class _Changing:
 
     def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
         places = pa.array(np.flatnonzero(acting))
-        files, rows = (_known(column.take(places)) for column in (batch.files, batch.rows))
-        order = np.argsort(files, kind="stable")
-        for key, part in rows_by_file(files[order], rows[order]):
-            self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
+        files, rows = (column.take(places).drop_null() for column in (batch.files, batch.rows))
+        add_rows(self.changed, numbers_of(files), numbers_of(rows))
 
     def _write(self, index: int, batch: _Batch, writers: RowWriters) -> None:
         action, names = self.task.actions[index], self.task.data.configuration.schema.names
@@ -233,13 +232,6 @@ class _Batch:
         ]
         source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
         return assign_rows(source, schema, table=self.task.table, is_exact=spec.is_exact)
-
-
-def _known(values: pa.Int64Array) -> NDArray[Any]:
-    """The values that are not null, as a numpy array."""
-    known = values.drop_null()
-    # `to_numpy` would import pandas, where that is installed.
-    return np.from_dlpack(known) if len(known) else np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
