@@ -31,7 +31,7 @@ import pyarrow as pa
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.forks import check_not_forked, note_use
-from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
+from dagster_delta.storage.locations import check_relative_path, join_path
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
@@ -130,9 +130,8 @@ class HdfsStore(FileStore):
         fetch = partial(self._read_range, path, reader)
         return pa.PythonFile(RangeInput(len(reader), (), fetch), mode="r")
 
-    def resolve_uri(self, path: str) -> str:
-        """The URI with the authority of the root; an absolute URI is returned unchanged."""
-        return path if scheme_of(path) is not None else self._authority + self._find(path)[1]
+    def _uri_of(self, path: str) -> str:
+        return self._authority + self._find(path)[1]
 
     def _inside(self, path: str) -> str:
         return f"{self._base}/{check_relative_path(path)}".rstrip("/") or "/"

@@ -38,7 +38,6 @@ from dagster_delta.storage.locations import (
     check_relative_path,
     join_path,
     local_root,
-    scheme_of,
     strip_file_scheme,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
@@ -151,9 +150,8 @@ class LocalStore(FileStore):
         """The path on this file system."""
         return self._readable(path)
 
-    def resolve_uri(self, path: str) -> str:
-        """The `file://` URI, not percent-encoded; an absolute URI is returned unchanged."""
-        return path if scheme_of(path) is not None else f"file://{self._readable(path)}"
+    def _uri_of(self, path: str) -> str:
+        return f"file://{self._readable(path)}"
 
     def _inside(self, path: str) -> str:
         check_relative_path(path)

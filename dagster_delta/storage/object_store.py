@@ -149,9 +149,12 @@ class RootedStore:
         return None
 
     def resolve_uri(self, path: str) -> str:
-        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
-        if scheme_of(path) is not None:
-            return path
+        """The URI in the scheme of the root, not percent-encoded; an absolute URI is returned
+        unchanged.
+        """
+        return path if scheme_of(path) is not None else self._uri_of(path)
+
+    def _uri_of(self, path: str) -> str:
         return f"{self._root}/{check_relative_path(path)}".rstrip("/")
 
     def _is_uri(self, path: str) -> bool:

@@ -293,10 +293,7 @@ class CloudStore(RootedStore):
             return False
         return True
 
-    def resolve_uri(self, path: str) -> str:
-        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
-        if scheme_of(path) is not None:
-            return path
+    def _uri_of(self, path: str) -> str:
         key = path[1:] if path.startswith("/") else self._key(path)
         return f"{self._authority}/{key}".rstrip("/")
 
