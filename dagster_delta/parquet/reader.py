@@ -130,7 +130,14 @@ def plan_reader(
     where: SqlExpression | None = None,
     with_positions: bool = True,
 ) -> DataFileReader:
-    """A reader of the files of a plan, for other columns than the plan's."""
+    """A reader of the files of a plan, for other columns than the plan's.
+
+    Raises:
+        InvalidArgument, UnsupportedExpression: `where` is no condition, or cannot be computed here.
+    """
+    if where is not None:
+        where.check_filter()
+        where.check_embeddable()
     return DataFileReader(
         plan.store,
         plan.configuration,

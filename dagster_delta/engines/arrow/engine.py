@@ -63,9 +63,6 @@ class ArrowEngine:
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed."""
-        if plan.where is not None:
-            plan.where.check_filter()
-            plan.where.check_embeddable()
         # Reading and writing are imported late: a process often does only one of them.
         from dagster_delta.parquet.reader import read_files
 
@@ -152,9 +149,6 @@ class ArrowEngine:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_matching import find_matches
 
-        if plan.where is not None:
-            plan.where.check_filter()
-            plan.where.check_embeddable()
         return find_matches(plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:

@@ -199,7 +199,7 @@ def resolve_defaults(
     `embedded`: whether the embedded engine computes the values, with one time for all rows.
 
     Raises:
-        InvalidArgument: a field of a struct is set to DEFAULT.
+        InvalidArgument: a field of a struct, or what is no column, is set to DEFAULT.
         SchemaMismatch: a column does not exist.
     """
     if not any(_is_default(sql) for sql in values.values()):
@@ -216,7 +216,7 @@ def resolve_defaults(
         column = _top_level(name, schema)
         if column in computed or (fills and column in defaults):
             continue
-        default = defaults.get(column or "", "NULL")
+        default = defaults.get(column, "NULL")
         resolved[name] = at_moment(default, moment) if embedded else default
     return resolved
 
@@ -225,14 +225,11 @@ def _is_default(sql: object) -> bool:
     return isinstance(sql, str) and sql.strip().lower() == _KEYWORD
 
 
-def _top_level(name: str, schema: StructType) -> str | None:
-    typed = parse_expression(name, schema).typed
-    if not isinstance(typed, Column):
-        # The assignment of the values refuses it.
-        return None
-    if len(typed.path) > 1:
+def _top_level(name: str, schema: StructType) -> str:
+    path, _ = _find_target(name, schema)
+    if len(path) > 1:
         raise InvalidArgument(
             f"DEFAULT applies to whole columns, and {name} is a field: give its value",
-            column=".".join(typed.path),
+            column=".".join(path),
         )
-    return typed.path[0]
+    return path[0]

@@ -162,9 +162,9 @@ def are_equal(values: pa.Table) -> bool:
     return all(len(pc.unique(column)) == 1 for column in values.columns)
 
 
-def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleType) -> Column:
-    """A partition value as a Spark literal that no setting of the session changes."""
-    kind, (carried,) = _carried(pa.chunked_array([pa.array([value.as_py()], value.type)]), field)
+def partition_literal(values: pa.ChunkedArray, field: StructField, functions: ModuleType) -> Column:
+    """The one partition value of files as a literal that no setting of the session changes."""
+    kind, (carried, *_) = _carried(values.slice(0, 1), field)
     return _uncarried(functions.lit(carried).cast(kind), field, functions)
 
 

@@ -306,7 +306,7 @@ class _FrameReader:
             number = file_number(key, keys, self.session)
         for field in self._partition_fields:
             if is_one:
-                value = partition_literal(values[field.name][0], field, functions)
+                value = partition_literal(values[field.name], field, functions)
             elif by_directory:
                 value = directory_column(field, configuration, functions)
             else:

@@ -223,11 +223,6 @@ def sql_column(sql: str, functions: ModuleType) -> Column:
     return functions.expr(without_variables(sql))
 
 
-def _is_void(field: StructField) -> bool:
-    """Whether a column has only nulls and no data file stores it."""
-    return field.data_type == VOID
-
-
 def has_nested_void(data_type: DataType) -> bool:
     """Whether the type has a nested void, which no Parquet schema can express."""
     return data_type != VOID and VOID in walk_types(data_type)
@@ -262,7 +257,7 @@ def physical_read_schema(
 
     Void columns are omitted, since no data file has them.
     """
-    stored = StructType(tuple(field for field in fields if not _is_void(field)))
+    stored = StructType(tuple(field for field in fields if field.data_type != VOID))
     schema = _spark_schema(map_fields(stored, partial(_read_field, mode=mode)))
     for field, read in zip(stored, schema.fields, strict=True):
         if (default := existing_default(field)) is not None:
@@ -315,7 +310,7 @@ def logical_column(
     """The column of the table from that of the files, by its quoted name if only that changes:
     each part of an expression takes a dozen calls of the JVM.
     """
-    if _is_void(field):
+    if field.data_type == VOID:
         made: Column = functions.lit(None)
         return made
     name = quote(read_name(field, mode))
