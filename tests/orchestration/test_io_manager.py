@@ -475,10 +475,29 @@ def returning_none(annotation):
 def test_an_asset_that_returns_none_and_does_not_say_so_is_warned(lake, annotation, level):
     result = lake.materialize(returning_none(annotation))
     entries = lake.instance.all_logs(result.run_id)
-    noted = [each for each in entries if "nothing was written" in each.user_message]
-    assert [logging.getLevelName(each.level) for each in noted] == ([level] if level else [])
+    noted = [each for each in entries if "events returned None" in each.user_message]
+    levels = {logging.getLevelName(each.level) for each in noted}
+    assert levels == ({"INFO", level} if level else set())
     assert ("delta/skipped" in lake.metadata(result)) == (level is not None)
     assert not (lake.root / "public" / "events").exists()
+
+
+def test_an_asset_that_returns_none_keeps_its_data_version(lake, events):
+    given = [pa.table({"id": [1]}), None, None]
+
+    def rows() -> pa.Table | None:
+        return given.pop(0)
+
+    versions = {
+        event.materialization.tags["dagster/data_version"]
+        for _ in range(3)
+        for event in lake.materialize(dg.asset(rows)).get_asset_materialization_events()
+    }
+    assert versions == {f"{lake.table('rows').metadata().id}:0"}
+    partitions = dg.StaticPartitionsDefinition(["a", "b"])
+    partitioned = dg.asset(rows, partitions_def=partitions)
+    given.append(None)
+    assert lake.materialize(partitioned, partition="a").success
 
 
 def test_an_asset_that_promises_rows_and_returns_none_fails(lake):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import dagster as dg
 import msgspec
@@ -525,16 +525,12 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         )
 
 
-Declared: TypeAlias = tuple[Protocol, Metadata]
-"""What the log of a table declares."""
-
-
 class Discovery(msgspec.Struct, frozen=True):
     """The tables discovered below a root."""
 
     root: str
     """Location of the root, in its store's spelling."""
-    tables: dict[str, Declared | None]
+    tables: dict[str, tuple[Protocol, Metadata] | None]
     """By location: what the latest version declares; None if the table could not be opened."""
 
 
@@ -550,7 +546,7 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _declared(uri: str, storage_options: Mapping[str, object]) -> Declared | None:
+def _declared(uri: str, storage_options: Mapping[str, object]) -> tuple[Protocol, Metadata] | None:
     try:
         table = DeltaTable(uri, storage_options=storage_options)
         return table.protocol(), table.metadata()
@@ -559,7 +555,9 @@ def _declared(uri: str, storage_options: Mapping[str, object]) -> Declared | Non
         return None
 
 
-def _discovered_spec(key: dg.AssetKey, uri: str, declared: Declared | None) -> dg.AssetSpec:
+def _discovered_spec(
+    key: dg.AssetKey, uri: str, declared: tuple[Protocol, Metadata] | None
+) -> dg.AssetSpec:
     if declared is None:
         return delta_asset_spec(key, uri)
     columns = table_schema(TableConfiguration(*declared))

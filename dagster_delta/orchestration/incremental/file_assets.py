@@ -44,6 +44,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     AssetWrite,
     NothingWritten,
     WrittenAsset,
+    nothing_written,
     write_asset,
 )
 from dagster_delta.orchestration.io.io_manager import delta_io_manager
@@ -320,9 +321,7 @@ class FileLoad(AssetValue):
 def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
     table, keys = load.target, load.new.zone.keys
     if not load.new.files:
-        if table is None:
-            return NothingWritten(load.nothing_new, load.metadata)
-        return WrittenAsset(write, table, skipped_because=load.nothing_new, metadata=load.metadata)
+        return replace(nothing_written(write, load.nothing_new), metadata=load.metadata)
     reader = load.new.to_reader(pa.schema([]) if table is None else to_arrow_schema(table.schema))
     rows = _last_rows(reader, keys, write.name) if keys else reader
     # The files identify a repeated attempt.

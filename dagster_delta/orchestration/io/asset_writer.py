@@ -16,6 +16,7 @@ from dagster import TableColumnLineage
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.errors import (
     CommitConflict,
+    DeltaError,
     InvalidArgument,
     PartitionMismatch,
     SchemaMismatch,
@@ -148,10 +149,21 @@ class WrittenAsset:
 
 @dataclass(frozen=True, slots=True)
 class NothingWritten:
-    """Result of a write that needed no table."""
+    """Result of a write without rows that has no table."""
 
     reason: str
     metadata: Mapping[str, object] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+def nothing_written(write: AssetWrite, reason: str) -> WrittenAsset | NothingWritten:
+    """Result of a write without rows. A table keeps its data version, which says what is in it."""
+    try:
+        table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
+    except (DeltaError, OSError):
+        # The run needs no table.
+        return NothingWritten(reason)
+    return WrittenAsset(write, table, skipped_because=reason)
 
 
 class AssetValue(ABC):
@@ -184,6 +196,24 @@ class Rows(AssetValue):
 
 
 @dataclass(frozen=True, slots=True)
+class NoRows(AssetValue):
+    """None, which an asset returned instead of rows."""
+
+    is_expected: bool
+    """Whether its annotation allows it."""
+
+    rows = None
+    has_own_mode = True
+
+    def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
+        """Leave the table as it is."""
+        reason = f"{write.name} returned None"
+        advice = "return the rows, or annotate it with -> None if it writes its table by itself"
+        warnings = () if self.is_expected else (f"{reason}: {advice}",)
+        return replace(nothing_written(write, reason), warnings=warnings)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFrames(AssetValue):
     """One frame per partition key of a run."""
 
@@ -198,7 +228,7 @@ class PartitionFrames(AssetValue):
         self._check_keys(write.name, write.selection)
         frames = {key: frame for key, frame in self.frames.items() if frame is not None}
         if not frames:
-            return NothingWritten(f"{write.name} returned None for each partition")
+            return nothing_written(write, f"{write.name} returned None for each partition")
         narrowed = write.narrowed(frames)
         return write_asset(narrowed, _to_reader(narrowed, frames))
 

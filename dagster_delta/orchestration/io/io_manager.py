@@ -25,6 +25,7 @@ from dagster_delta.orchestration.io.asset_options import (
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
+    NoRows,
     NothingWritten,
     PartitionFrames,
     Rows,
@@ -163,32 +164,30 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             DeltaError: the options, the data or the table do not fit.
         """
         name = _name(context)
-        if obj is None:
-            kind = context.dagster_type.kind.name
-            advice = "return the rows, or annotate it with -> None if it writes its table by itself"
-            if kind != "NOTHING":
-                reason = f"{name} returned None"
-                report_nothing(context, reason, advice=None if kind == "NULLABLE" else advice)
+        if obj is None and context.dagster_type.kind.name == "NOTHING":
             return
         if self.openlineage:
             check_client()
-        options = self._options_of_output(context, obj, name)
         value = self._value(context, obj)
-        select = _selector(context, options, name)
+        options = self._options_of_output(context, value, name)
+        # Without rows, nothing has to say which of them belong to a partition.
+        select = None if obj is None else _selector(context, options, name)
         if select is None and options.mode == "overwrite" and not value.has_own_mode:
             _refuse_without_partition(context, name)
         write = self._write(context, name, options, select)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
-            report_nothing(context, written.reason, metadata=written.metadata)
+            report_nothing(context, written)
             return
         table_name = options.qualified_name(*_identity(context))
         report_write(context, written, work, table_name=table_name)
         if self.openlineage and written.skipped_because is None:
             emit_write(context, written)
 
-    def _options_of_output(self, context: dg.OutputContext, obj: object, name: str) -> AssetOptions:
+    def _options_of_output(
+        self, context: dg.OutputContext, value: AssetValue, name: str
+    ) -> AssetOptions:
         metadata = context.definition_metadata
         options = read_asset_options(metadata, self._defaults(), asset=name)
         if noted := ASSET_KEYS & context.output_metadata.keys():
@@ -196,7 +195,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 f"{name} put the metadata {', '.join(sorted(noted))} on its output, which "
                 "changes nothing about its table: options are metadata of the asset's definition"
             )
-        if not (isinstance(obj, AssetValue) and obj.has_own_mode):
+        if not value.has_own_mode:
             check_merge(options, metadata, asset=name)
         return options
 
@@ -206,6 +205,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         def convert(rows: object) -> object:
             return rows_to_write(rows, _annotation(context), self.type_handlers())
 
+        if obj is None:
+            return NoRows(is_expected=context.dagster_type.kind.name == "NULLABLE")
         if isinstance(obj, AssetValue):
             return obj.converted(convert)
         rows = convert(obj)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
-from dagster_delta.orchestration.io.asset_writer import WrittenAsset
+from dagster_delta.orchestration.io.asset_writer import NothingWritten, WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
 from dagster_delta.orchestration.io.type_handlers import OPENED_ONLY, annotation_of
@@ -128,19 +128,12 @@ def _effect_of_run(
     return found
 
 
-def report_nothing(
-    context: OutputContext,
-    reason: str,
-    *,
-    metadata: Mapping[str, object] | None = None,
-    advice: str | None = None,
-) -> None:
-    """Report that nothing was written, perhaps without a table; as a warning if there is advice."""
-    if advice is None:
-        context.log.info(f"nothing was written: {reason}")
-    else:
-        context.log.warning(f"nothing was written: {reason}; {advice}")
-    context.add_output_metadata(shown({"delta/skipped": reason}, metadata or {}))
+def report_nothing(context: OutputContext, written: NothingWritten) -> None:
+    """Report that nothing was written, without a table."""
+    context.log.info(f"nothing was written: {written.reason}")
+    for warning in written.warnings:
+        context.log.warning(warning)
+    context.add_output_metadata(shown({"delta/skipped": written.reason}, written.metadata))
 
 
 def _facts(written: WrittenAsset) -> dict[str, object]:
