@@ -9,7 +9,7 @@ Spec: Delta Log Entries; Add File and Remove File; Change Data Files.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -27,7 +27,6 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
@@ -210,7 +209,8 @@ class LogStream:
                 stop = end.index if actions.version == end.version else None
                 with located(self._store, actions.version):
                     changes = self._rules.changes_of(actions)[first:stop]
-                    shown = shown.with_existing_defaults_of(self._rules.configuration_at(actions))
+                    for configuration in self._rules.configurations_of(actions):
+                        shown = shown.with_existing_defaults_of(configuration)
                     for change in changes:
                         found.add(actions.version, timestamp_ms, change)
         return found.sets(shown)
@@ -321,19 +321,10 @@ def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
 def _add_inserted(found: FeedFiles, version: int, timestamp_ms: int, files: pa.Table) -> None:
     for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
-            values, vector = dict(row["partition_values"] or ()), descriptor_of(row)
-            change = _inserted(row["path"], values, row["size_bytes"], vector)
+            values, size_bytes = dict(row["partition_values"] or ()), row["size_bytes"]
+            vector = descriptor_of(row)
+            change = FileChange(row["path"], values, size_bytes, "insert", deletion_vector=vector)
             found.add(version, timestamp_ms, change)
-
-
-def _inserted(
-    path: str,
-    values: Mapping[str, str | None],
-    size_bytes: int,
-    vector: DeletionVectorDescriptor | None,
-) -> FileChange:
-    # Without statistics, which tasks would carry.
-    return FileChange(path, values, size_bytes, "insert", deletion_vector=vector)
 
 
 class CommitRules:
@@ -360,8 +351,15 @@ class CommitRules:
             if self._options.skip_change_commits:
                 return ()
             self._check_allowed(actions, has_new_rows=bool(adds))
+        # Without statistics, which tasks would carry.
         return tuple(
-            _inserted(add.path, add.partition_values, add.size_bytes, add.deletion_vector)
+            FileChange(
+                add.path,
+                add.partition_values,
+                add.size_bytes,
+                "insert",
+                deletion_vector=add.deletion_vector,
+            )
             for add in adds
         )
 
@@ -381,15 +379,14 @@ class CommitRules:
             )
 
     def _check_configuration(self, actions: CommitActions) -> None:
-        configuration = self.configuration_at(actions)
+        configuration, *older = self.configurations_of(actions)
         version = actions.version
         if configuration is not self._latest.configuration:
             self.check_schema(configuration, version)
         if not self._options.read_change_feed:
             return
-        if removes_older_rows(actions):
-            older = self._known.get(version - 1) or self._load(version - 1)
-            self.check_schema(older, version, keeps_columns=False)
+        for before in older:
+            self.check_schema(before, version, keeps_columns=False)
         if not configuration.properties.enable_change_data_feed:
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
@@ -397,8 +394,17 @@ class CommitRules:
                 "which it is on"
             )
 
-    def configuration_at(self, actions: CommitActions) -> TableConfiguration:
-        """The configuration of the version of a commit."""
+    def configurations_of(self, actions: CommitActions) -> list[TableConfiguration]:
+        """The configurations under which the rows of a commit were written: that of its version,
+        and for a feed that of the rows that the commit replaced.
+        """
+        found = [self._configuration_at(actions)]
+        if self._options.read_change_feed and removes_older_rows(actions):
+            before = actions.version - 1
+            found.append(self._known.get(before) or self._load(before))
+        return found
+
+    def _configuration_at(self, actions: CommitActions) -> TableConfiguration:
         version = actions.version
         if version in self._known:
             return self._known[version]

@@ -481,6 +481,20 @@ def test_the_stream_of_changes_begins_with_inserts() -> None:
     assert not rest
 
 
+def test_rows_that_a_commit_replaced_have_the_defaults_that_they_had() -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1)
+    table.add_column("c", "INT", default="7", existing_rows="lazy")
+    other = pa.table({"id": [9], "p": ["0"], "c": pa.array([1], pa.int32())})
+    start = table.overwrite(other, schema_mode="overwrite").version
+    feed = table.changes(start, columns=["id", "c", "_change_type"]).to_arrow().to_pylist()
+    stream = stream_of(table, readChangeFeed="true", startingVersion=str(start))
+    streamed = [row for _, rows in batches(table, stream) for row in rows]
+    for rows in (feed, streamed):
+        found = [(row["id"], row["c"], row["_change_type"]) for row in rows]
+        assert found == [(1, 7, "delete"), (9, 1, "insert")]
+
+
 def test_rows_of_a_table_that_was_replaced_by_one_of_other_types_are_refused() -> None:
     table = new_table(**{"delta.enableChangeDataFeed": "true"})
     append(table, 1)

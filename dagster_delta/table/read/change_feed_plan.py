@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
-from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.features.change_data import (
     CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -90,13 +89,6 @@ def plan_changes(
     return ChangedFiles(sets, changes_metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class _ConfigurationChange:
-    version: int
-    protocol: Protocol | None
-    metadata: Metadata | None
-
-
 class _ChangeFileRows:
     """Grows into a table of CHANGE_FILE_SCHEMA without keeping an object per file."""
 
@@ -158,7 +150,8 @@ class FeedFiles:
 class _Collected:
     def __init__(self, *, is_partitioned: bool) -> None:
         self.files = FeedFiles()
-        self.configuration_changes: list[_ConfigurationChange] = []
+        self.configuration_changes: list[CommitActions] = []
+        """Commits that change protocol or metadata, without their other actions."""
         self.removals: list[int] = []
         """Versions that removed rows, ascending."""
         self.replacements: set[int] = set()
@@ -169,7 +162,9 @@ class _Collected:
         actions = commit.actions
         if actions.protocol is not None or actions.metadata is not None:
             self.configuration_changes.append(
-                _ConfigurationChange(actions.version, actions.protocol, actions.metadata)
+                CommitActions(
+                    version=actions.version, protocol=actions.protocol, metadata=actions.metadata
+                )
             )
         if actions.removes_data:
             self.removals.append(actions.version)
@@ -205,9 +200,12 @@ def _check_configurations(
     *,
     appends_suffice: bool,
 ) -> list[TableConfiguration]:
-    """The configurations of the range, checked so that all rows can be read with the last one."""
+    """The configurations under which the rows of the range were written, checked so that all of
+    them can be read with the last one.
+    """
     table = store.location.uri
     found = list(_configurations(store, start, end, collected.configuration_changes))
+    removed = []
     ends = [*(version for version, _ in found[1:]), end.version + 1]
     for (version, configuration), until in zip(found, ends, strict=True):
         configuration.check_readable(table=table, version=version)
@@ -224,9 +222,9 @@ def _check_configurations(
             )
         problem = find_incompatibility(configuration, end.configuration)
         if problem is None and version == start and start in collected.replacements:
-            older = Snapshot.load(store, version=start - 1).configuration
+            removed = [Snapshot.load(store, version=start - 1).configuration]
             # A commit that changes the schema, as a RESTORE may, shows removed rows in its own.
-            problem = find_incompatibility(older, end.configuration, keeps_columns=False)
+            problem = find_incompatibility(removed[0], end.configuration, keeps_columns=False)
         if problem is not None:
             raise SchemaMismatch(
                 f"The rows of version {version} cannot be shown with the schema of version "
@@ -235,7 +233,7 @@ def _check_configurations(
                 table=table,
                 version=version,
             )
-    return [configuration for _, configuration in found]
+    return [*removed, *(configuration for _, configuration in found)]
 
 
 def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:
@@ -252,7 +250,7 @@ def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: 
 
 
 def _configurations(
-    store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
+    store: ObjectStore, start: int, end: Snapshot, changes: list[CommitActions]
 ) -> Iterator[tuple[int, TableConfiguration]]:
     later = [change for change in changes if change.version > start]
     if not later:
