@@ -9,7 +9,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.schema import DataType, MapType, StructType
+from dagster_delta.protocol.schema import MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
@@ -65,7 +65,9 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
             operands = (_analyse(child, schema),)
-            return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
+            return _unless_refused(
+                "CAST", operands, lambda: _computed(cast(operands[0], data_type))
+            )
         case Function(".", (base, Literal(str() as name))):
             return _field(_analyse(base, schema), name)
         case Function("between", (value, low, high)):
@@ -124,16 +126,16 @@ def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], T
         return Refused(str(refusal), operands)
 
 
-def _converted(operand: Typed, data_type: DataType) -> Typed:
-    result = cast(operand, data_type)
-    return replace(result, is_written=False) if isinstance(result, Literal) else _computed(result)
-
-
 def _computed(result: Typed) -> Typed:
-    """The result of a call. Spark does not treat it as a CHAR(n) column, even if it only names one:
-    `CAST(c AS STRING)`.
+    """The result of a call. Spark treats it neither as a CHAR(n) column, even if it only names one
+    (`CAST(c AS STRING)`), nor as a literal of the text.
     """
-    return replace(result, char_length=None) if isinstance(result, Column) else result
+    match result:
+        case Column():
+            return replace(result, char_length=None)
+        case Literal():
+            return replace(result, is_written=False)
+    return result
 
 
 def _truth(operand: Typed) -> Typed:

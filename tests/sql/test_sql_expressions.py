@@ -335,7 +335,8 @@ def test_columns_that_are_converted_outside_utc_prune_nothing(sql: str, zone: st
 def test_constants_are_read_in_the_zone_of_the_statement(constant: str, expected: str) -> None:
     found = parse_expression(f"at = {constant}", SCHEMA, "America/New_York")
     moment = dt.datetime.fromisoformat(expected).replace(tzinfo=dt.UTC)
-    compared = Column(("at",), TIMESTAMP), Literal(moment, TIMESTAMP)
+    is_written = "INTERVAL" not in constant
+    compared = Column(("at",), TIMESTAMP), Literal(moment, TIMESTAMP, is_written)
     assert found.typed == Call("=", compared, BOOLEAN)
     assert pickle.loads(pickle.dumps(found)).typed == found.typed
 
@@ -420,3 +421,12 @@ def test_functions_are_told_from_columns(sql: str, functions: list[str]) -> None
             check_repeatable(expression, "the condition")
     else:
         check_repeatable(expression, "the condition")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [("5", "decimal(6,2)"), ("floor(5)", "decimal(23,2)"), ("positive(5)", "decimal(13,2)")],
+)
+def test_a_computed_constant_beside_a_decimal_counts_by_its_type(sql: str, expected: str) -> None:
+    schema = StructType((StructField("d", DecimalType(5, 2)),))
+    assert str(parse_expression(f"d + {sql}", schema).data_type) == expected

@@ -143,8 +143,7 @@ def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
 
 
 def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    operand = _resolve_signed(name, arguments).arguments[0]
-    return replace(operand, is_written=False) if isinstance(operand, Literal) else operand
+    return _resolve_signed(name, arguments).arguments[0]
 
 
 def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:

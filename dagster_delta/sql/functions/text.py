@@ -21,6 +21,7 @@ from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_n
 
 def _count(name: str, argument: Typed) -> Literal:
     found = literal_of(name, argument, int)
+    # Negative positions and lengths mean different things in the two engines.
     if not isinstance(found, int) or found < 0:
         raise Refusal(f"{name} with a negative argument")
     return Literal(found, INTEGER)
@@ -47,12 +48,9 @@ def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"{name} of these arguments")
-    limits = [literal_of(name, argument, int) for argument in arguments[1:]]
-    # Negative positions and lengths mean different things in the two engines.
-    if any(not isinstance(limit, int) or limit < 0 for limit in limits):
-        raise Refusal(f"{name} with a negative argument")
-    start = Literal(max(1, limits[0]), INTEGER)  # type: ignore[call-overload]
-    return Call(name, (arguments[0], start, *arguments[2:]), STRING)
+    start, *length = (_count(name, argument) for argument in arguments[1:])
+    first = start if start.value else Literal(1, INTEGER)
+    return Call(name, (arguments[0], first, *length), STRING)
 
 
 def _resolve_left(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast
@@ -131,11 +129,7 @@ _CONDITIONS: Mapping[str, Function] = {
 
 
 def _cast_function(target: DataType) -> Function:
-    def resolve(_name: str, arguments: tuple[Typed, ...]) -> Typed:
-        result = cast(arguments[0], target)
-        return replace(result, is_written=False) if isinstance(result, Literal) else result
-
-    return Function(resolve)
+    return Function(lambda _, arguments: cast(arguments[0], target))
 
 
 _CAST_FUNCTIONS = (
