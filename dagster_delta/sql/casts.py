@@ -15,11 +15,13 @@ from dagster_delta.sql.text_values import read_text
 from dagster_delta.sql.time_zone import UTC, ZONE, instant, local_time
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
 from dagster_delta.sql.types import (
+    INTEGRAL_BITS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VARIANT,
     VOID,
+    fits,
     is_integral,
     is_primitive,
     sql_type_name,
@@ -30,8 +32,6 @@ _EXACT_DOUBLE_DIGITS = 15
 _MAX_PRECISION = 38
 
 _EXACT = Context(prec=100)
-
-_BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 _DUCKDB_TYPES = {
     # The session's zone is UTC, and zones need an extension of DuckDB.
@@ -107,7 +107,7 @@ def cast_may_raise(source: DataType, target: DataType) -> bool:
     """Whether some value makes the cast fail."""
     kinds = (cast_kind(source), cast_kind(target))
     if kinds == ("integral", "integral"):
-        return _BITS[str(source)] > _BITS[str(target)]
+        return INTEGRAL_BITS[str(source)] > INTEGRAL_BITS[str(target)]
     if kinds[0] == "integral":
         return kinds[1] in ("decimal", "timestamp")
     return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
@@ -246,7 +246,7 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
             case bool():
                 return None
             case int() | Decimal() if kind == "integral" and value == int(value):
-                return Literal(_checked_integer(int(value), target), target)
+                return _fold_integer(int(value), target)
             case int() | Decimal() if isinstance(target, DecimalType):
                 return _fold_decimal(Decimal(value), target)
             case int() | Decimal() | float() if kind == "double":
@@ -270,11 +270,10 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
         raise Refusal(f"the conversion of {value!r} to {sql_type_name(target)}") from error
 
 
-def _checked_integer(value: int, target: DataType) -> int:
-    bits = _BITS[str(target)]
-    if not -(2**bits) <= value < 2**bits:
+def _fold_integer(value: int, target: DataType) -> Literal:
+    if not fits(value, target):
         raise OverflowError(f"{value} does not fit {target}")
-    return value
+    return Literal(value, target)
 
 
 def _fold_decimal(value: Decimal, target: DecimalType) -> Literal | None:

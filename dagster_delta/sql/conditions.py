@@ -38,6 +38,7 @@ from dagster_delta.sql.types import (
     VOID,
     common_type,
     decimal_of,
+    fits,
     is_numeric,
 )
 
@@ -72,8 +73,8 @@ def constant(value: object) -> Literal:
     match value:
         case bool():
             return Literal(value, BOOLEAN)
-        case int() if -(2**63) <= value < 2**63:
-            return Literal(value, INTEGER if -(2**31) <= value < 2**31 else LONG)
+        case int() if fits(value, LONG):
+            return Literal(value, INTEGER if fits(value, INTEGER) else LONG)
         case float() if math.isfinite(value):
             return Literal(value, DOUBLE)
         case str():

@@ -25,6 +25,7 @@ from dagster_delta.protocol.schema import (
     inner_types,
     with_inner_types,
 )
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.sql.casts import (
     cast_kind,
@@ -245,10 +246,7 @@ def duckdb_input(
     values: pa.Array | pa.ChunkedArray, data_type: DataType
 ) -> pa.Array | pa.ChunkedArray:
     """A column in the form for the SQL; one with variants is only marked null or not null."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):
-            values = pa.concat_arrays(values.chunks)
+    values = whole_array(values)
     if data_type == VARIANT:
         return values.cast(VARIANT_STORAGE)
     if not is_primitive(data_type) and holds_values(data_type):

@@ -15,7 +15,7 @@ from dagster_delta.sql.text_values import fixed_offset_us, read_day, read_local_
 from dagster_delta.sql.time_zone import instant_of
 from dagster_delta.sql.tokens import Token, syntax_error
 from dagster_delta.sql.typed import Literal
-from dagster_delta.sql.types import DATE, TIMESTAMP_NTZ, decimal_of
+from dagster_delta.sql.types import DATE, INTEGER, LONG, TIMESTAMP_NTZ, decimal_of, fits
 
 _MICROS = {
     "hour": 3_600_000_000,
@@ -79,7 +79,7 @@ def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | N
         return None
 
 
-_INTEGER_SUFFIXES = {"Y": ("byte", 7), "S": ("short", 15), "L": ("long", 63)}
+_INTEGER_SUFFIXES = {"Y": PrimitiveType("byte"), "S": PrimitiveType("short"), "L": LONG}
 _TOO_MANY_DIGITS = 100
 _NUMBER = re.compile(r"(.*?)(BD|[LSYFD])?", re.IGNORECASE)
 
@@ -138,10 +138,10 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:
     # Python does not parse integers of thousands of digits; no type here holds a hundred.
     is_whole = digits.isdecimal() and len(digits) < _TOO_MANY_DIGITS
     if suffix in _INTEGER_SUFFIXES:
-        name, bits = _INTEGER_SUFFIXES[suffix]
-        if not is_whole or not -(2**bits) <= int(text) < 2**bits:
-            syntax_error(sql, token.position, f"{text}{suffix} does not fit the type {name}")
-        return Literal(int(text), PrimitiveType(name))
+        integral = _INTEGER_SUFFIXES[suffix]
+        if not is_whole or not fits(int(text), integral):
+            syntax_error(sql, token.position, f"{text}{suffix} does not fit the type {integral}")
+        return Literal(int(text), integral)
     if suffix in ("D", "F") or (not suffix and "e" in digits.lower()):
         value = float(text)
         if math.isinf(value):
@@ -150,9 +150,9 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:
             return Literal(to_float(value), PrimitiveType("float"))
         return Literal(value, PrimitiveType("double"))
     if is_whole and not suffix:
-        for name, bits in (("integer", 31), ("long", 63)):
-            if -(2**bits) <= int(text) < 2**bits:
-                return Literal(int(text), PrimitiveType(name))
+        for integral in (INTEGER, LONG):
+            if fits(int(text), integral):
+                return Literal(int(text), integral)
     try:
         decimal = Decimal(text)
     except InvalidOperation:

@@ -15,6 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.types import fits
 
 TextReader = Callable[[str], object]
 """The value of one text. Raises ValueError or ArithmeticError if it has none."""
@@ -24,7 +25,6 @@ _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _BLANKS = _JAVA_BLANKS + "\x7f"
 """Characters that Spark trims from any other text."""
 
-_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _DAY_US = 86_400_000_000
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -69,8 +69,8 @@ def text_reader(target: DataType) -> TextReader | None:
     if not isinstance(target, PrimitiveType):
         return None
     match target.name:
-        case "byte" | "short" | "integer" | "long" as name:
-            return _stripped(_whole_number(_BITS[name]))
+        case "byte" | "short" | "integer" | "long":
+            return _stripped(partial(_whole_number, target=target))
         case "float" | "double":
             return _stripped(_floating(target), _JAVA_BLANKS)
         case "boolean":
@@ -91,15 +91,10 @@ def _stripped(read: TextReader, blanks: str = _BLANKS) -> TextReader:
 # Numbers and booleans
 
 
-def _whole_number(bits: int) -> Callable[[str], int]:
-    bound = 1 << (bits - 1)
-
-    def read(text: str) -> int:
-        if not _WHOLE.fullmatch(text) or not -bound <= int(text) < bound:
-            raise ValueError(text)
-        return int(text)
-
-    return read
+def _whole_number(text: str, *, target: DataType) -> int:
+    if not _WHOLE.fullmatch(text) or not fits(int(text), target):
+        raise ValueError(text)
+    return int(text)
 
 
 def _floating(target: PrimitiveType) -> Callable[[str], object]:

@@ -27,7 +27,9 @@ TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
 VARIANT = PrimitiveType("variant")
 VOID = PrimitiveType("void")
 
-_INTEGRALS = ("byte", "short", "integer", "long")
+INTEGRAL_BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+"""Bits of a number of each integral type, without its sign."""
+_INTEGRALS = tuple(INTEGRAL_BITS)
 _FRACTIONS = ("float", "double")
 _DATES = ("date", "timestamp_ntz", "timestamp")  # Each type widens to those after it.
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
@@ -37,6 +39,12 @@ _MAX_PRECISION = 38
 def is_integral(data_type: DataType) -> bool:
     """Whether the type is a whole number."""
     return str(data_type) in _INTEGRALS
+
+
+def fits(value: int, data_type: DataType) -> bool:
+    """Whether an integral type has a whole number."""
+    bound = 1 << INTEGRAL_BITS[str(data_type)]
+    return -bound <= value < bound
 
 
 def is_numeric(data_type: DataType) -> bool:
