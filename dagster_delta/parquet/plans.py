@@ -130,7 +130,6 @@ class WriteResult(msgspec.Struct, frozen=True):
 
     files: tuple[AddFile, ...]
     num_rows: int
-    num_bytes: int
     high_water_marks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The last value assigned, by logical name of each identity column that was numbered."""
 
@@ -140,5 +139,9 @@ class WriteResult(msgspec.Struct, frozen=True):
         return cls(
             tuple(file for result in results for file in result.files),
             sum(result.num_rows for result in results),
-            sum(result.num_bytes for result in results),
         )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(file.size_bytes for file in self.files)

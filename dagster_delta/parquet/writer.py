@@ -174,7 +174,7 @@ class DataFileWriter:
         if not self._is_filled:
             # The write does not fail: the column change reads the values later and reports it.
             written = tuple(untagged(file) for file in written)
-        return WriteResult(written, self._num_rows, sum(file.size_bytes for file in written))
+        return WriteResult(written, self._num_rows)
 
     def _split(self) -> None:
         if not self._unsplit:

@@ -392,12 +392,7 @@ class TableWriter(DataSourceArrowWriter):
         if error is not None:
             self._discard(tasks)
             raise error
-        results = [task.result for task in tasks if task.result is not None]
-        written = WriteResult(
-            files=tuple(file for result in results for file in result.files),
-            num_rows=sum(result.num_rows for result in results),
-            num_bytes=sum(result.num_bytes for result in results),
-        )
+        written = _written_by(tasks)
         store = open_store(self._uri, self._storage_options)
         snapshot = None if self._version is None else Snapshot.load(store, version=self._version)
         write = RowWrite(store, None, self._options, now_ms, self._planned, written)
@@ -414,10 +409,13 @@ class TableWriter(DataSourceArrowWriter):
             self._discard([message for message in messages if isinstance(message, _WrittenByTask)])
 
     def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
-        results = [task.result for task in tasks if task.result is not None]
-        paths = [decode_path(file.path) for result in results for file in result.files]
+        paths = [decode_path(file.path) for file in _written_by(tasks).files]
         if paths:
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)
+
+
+def _written_by(tasks: Sequence[_WrittenByTask]) -> WriteResult:
+    return WriteResult.combined([task.result for task in tasks if task.result is not None])
 
 
 def _time_zone(schema: pa.Schema) -> str:

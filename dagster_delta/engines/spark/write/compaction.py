@@ -97,8 +97,7 @@ def compact_on_spark(
     for table in tables:
         detail = details[table["path"][0].as_py()]
         written = tuple(files[path] for path in detail.paths)
-        num_bytes = sum(file.size_bytes for file in written)
-        results.append(WriteResult(written, detail.num_rows, num_bytes))
+        results.append(WriteResult(written, detail.num_rows))
     return results
 
 

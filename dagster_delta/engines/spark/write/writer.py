@@ -65,8 +65,7 @@ def write_frame(
         is_gathered=is_gathered,
     )
     written = write_changes(changes, store, in_query=False)
-    size_bytes = sum(file.size_bytes for file in written.files)
-    return WriteResult(written.files, written.counts[0], size_bytes, written.high_water_marks)
+    return WriteResult(written.files, written.counts[0], written.high_water_marks)
 
 
 def _given_columns(
