@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
@@ -128,12 +128,8 @@ class LocalStore(FileStore):
                 inside[directory] = self._is_inside(directory)
             if not inside[directory]:
                 raise self._failure(OSError("a link leads out of the table"), path)
-            try:
+            with suppress(FileNotFoundError), self._reading(path):
                 os.unlink(self._inside(path))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise self._missing_or_failure(error, path) from error
 
     def open_input(self, path: str) -> pa.OSFile:
         """The file as a `pyarrow.OSFile`.
@@ -180,14 +176,18 @@ class LocalStore(FileStore):
                 status = os.stat(target)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return None if stat.S_ISDIR(status.st_mode) else _object_meta(path, status)
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        return ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[None]:
         try:
             yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise self._missing(path) from error
         except OSError as error:
-            raise self._missing_or_failure(error, path) from error
+            raise self._failure(error, path) from error
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[tuple[int, int]]:
@@ -237,11 +237,6 @@ class LocalStore(FileStore):
             file=path,
         )
 
-    def _missing_or_failure(self, error: OSError, path: str) -> Exception:
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            return self._missing(path)
-        return self._failure(error, path)
-
     def _failure(self, error: OSError, path: str) -> StorageFailure:
         return StorageFailure.of_system(
             error, "The file system failed", table=self._root, file=path
@@ -255,10 +250,6 @@ def _parse_fsync(value: object) -> bool:
         case "false" | "0" | "":
             return False
     raise InvalidArgument(f"The storage option 'fsync' is true or false, not {value!r}")
-
-
-def _object_meta(path: str, status: os.stat_result) -> ObjectMeta:
-    return ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _read_up_to(descriptor: int, length: int) -> bytes:

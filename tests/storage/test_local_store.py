@@ -289,3 +289,9 @@ def test_a_file_is_created_in_a_directory_that_others_keep_removing(
             stream.write(b"x")
     assert removed == 9
     assert store.read("p=1/a") == b"x"
+
+
+def test_a_directory_is_no_object_to_delete(store: LocalStore) -> None:
+    store.put("a/b", b"x")
+    store.delete(["a", "a/b"])
+    assert _files(store) == []
