@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -85,6 +86,9 @@ class IdentityColumn(msgspec.Struct, frozen=True):
     def farther(self, one: int, other: int) -> int:
         """The value that is farther in the direction of the step."""
         return max(one, other) if self.step > 0 else min(one, other)
+
+
+_Column = TypeVar("_Column", ColumnExpression, IdentityColumn)
 
 
 class ColumnValues(msgspec.Struct, frozen=True):
@@ -205,7 +209,6 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
     a column that only the writer numbers are a SchemaMismatch.
     """
     there = {name.casefold() for name in given}
-    generated = generated_columns(configuration)
     identities = identity_columns(configuration)
     for identity in identities:
         if identity.column.casefold() in there and not identity.allow_explicit_insert:
@@ -215,18 +218,21 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
                 "values for it: leave the column out",
                 column=identity.column,
             )
-    return ColumnValues(
-        defaults=tuple(_absent(column_defaults(configuration), there)),
-        identities=tuple(
-            identity for identity in identities if identity.column.casefold() not in there
-        ),
-        generated=tuple(_absent(generated, there)),
-        verified=tuple(column for column in generated if column.column.casefold() in there),
+    return msgspec.structs.replace(
+        _recomputed(configuration, there),
+        defaults=_absent(column_defaults(configuration), there),
+        identities=_absent(identities, there),
     )
 
 
-def _absent(columns: Iterable[ColumnExpression], there: set[str]) -> Iterable[ColumnExpression]:
-    return (column for column in columns if column.column.casefold() not in there)
+def _recomputed(configuration: TableConfiguration, there: set[str]) -> ColumnValues:
+    generated = generated_columns(configuration)
+    verified = tuple(column for column in generated if column.column.casefold() in there)
+    return ColumnValues(generated=_absent(generated, there), verified=verified)
+
+
+def _absent(columns: Iterable[_Column], there: set[str]) -> tuple[_Column, ...]:
+    return tuple(column for column in columns if column.column.casefold() not in there)
 
 
 def updated_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
@@ -244,11 +250,7 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
                 "row has one: leave it out of the update",
                 column=column.column,
             )
-    generated = generated_columns(configuration)
-    return ColumnValues(
-        generated=tuple(_absent(generated, there)),
-        verified=tuple(column for column in generated if column.column.casefold() in there),
-    )
+    return _recomputed(configuration, there)
 
 
 def advance_high_water_marks(
