@@ -50,7 +50,8 @@ def prefetch_in_order(
     for worker in workers:
         worker.start()
     try:
-        yield from prefetch.consume()
+        while (batch := prefetch.next_batch()) is not None:
+            yield batch
     finally:
         prefetch.stop()
         for worker in workers:
@@ -85,13 +86,6 @@ class _Prefetch:
         self._fetched_bytes = 0
         self._exhausted = False
         self._stopped = False
-
-    def consume(self) -> Iterator[pa.RecordBatch]:
-        while True:
-            batch = self._next_batch()
-            if batch is None:
-                return
-            yield batch
 
     def stop(self) -> None:
         with self._changed:
@@ -163,7 +157,7 @@ class _Prefetch:
             )
             return not self._stopped
 
-    def _next_batch(self) -> pa.RecordBatch | None:
+    def next_batch(self) -> pa.RecordBatch | None:
         with self._changed:
             while True:
                 self._changed.wait_for(self._is_ready)

@@ -109,7 +109,9 @@ def text_conversion(target: DataType) -> TextConversion | None:
         case "boolean":
             return TextConversion((_Form("^(true|false)$", found),), found, found, read)
         case "date":
-            return TextConversion(_usual_dates(found), pa.int32(), found, read)
+            day = _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", found)
+            day_of_time = _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", found, 10)
+            return TextConversion((day, day_of_time), pa.int32(), found, read)
         case "timestamp" | "timestamp_ntz":
             return TextConversion(_usual_times(found), pa.int64(), found, read)
     return TextConversion((_Form(r"^-?[0-9]+$", found),), found, found, read)
@@ -120,13 +122,6 @@ def _usual_decimal(target: DecimalType, arrow_type: pa.DataType) -> _Form:
     fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
     usual = rf"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else rf"^-?0{fraction}$"
     return _Form(usual, arrow_type)
-
-
-def _usual_dates(arrow_type: pa.DataType) -> tuple[_Form, ...]:
-    return (
-        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", arrow_type),
-        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", arrow_type, 10),
-    )
 
 
 def _usual_times(arrow_type: pa.DataType) -> tuple[_Form, ...]:

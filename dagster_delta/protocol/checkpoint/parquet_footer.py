@@ -91,7 +91,7 @@ def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     reader = of_whole = open_parquet_reader(source, **options)
     metadata = reader.metadata
     if len(tail) < size:
-        source = unread_file(size)
+        source = pa.PythonFile(_UnreadFile(size), mode="r")
         of_whole = open_parquet_reader(source, metadata=metadata)
     check_chunks(of_whole, source)
     return ParquetFooter(metadata, ChunkStatistics(metadata, bytes(footer)), reader)
@@ -120,11 +120,6 @@ def check_chunks(reader: pq.core.ParquetReader, source: pa.NativeFile) -> None:
         # Errors of the Parquet library are OSErrors.
         if "closed" not in str(error):
             raise
-
-
-def unread_file(size_bytes: int) -> pa.PythonFile:
-    """A `pyarrow.NativeFile` of which only the size is known."""
-    return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
 
 
 class ChunkBounds(msgspec.Struct, frozen=True):
@@ -266,6 +261,8 @@ def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
 
 
 class _UnreadFile:
+    """A file of which only the size is known."""
+
     closed = False
 
     def __init__(self, size_bytes: int) -> None:

@@ -87,10 +87,6 @@ def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return resolve(part, arguments[1:])
 
 
-def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    return calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1])
-
-
 def _resolve_date_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
     truncated = calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp)(name, arguments)
     unit, moment = operands_of(truncated)
@@ -168,7 +164,11 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     "date_format": Function(
         calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True, takes=(2, 2)
     ),
-    "trunc": Function(_resolve_trunc, _TRUNCATED, takes=(2, 2)),
+    "trunc": Function(
+        lambda name, arguments: calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1]),
+        _TRUNCATED,
+        takes=(2, 2),
+    ),
     "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True, takes=(4, 4)),
     **dict.fromkeys(("datediff", "date_diff"), _difference),
 }

@@ -142,10 +142,6 @@ def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
     return Call(name, arguments, types[0])
 
 
-def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    return _resolve_signed(name, arguments).arguments[0]
-
-
 def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
     source = types_of(arguments)[0]
     if is_integral(source):
@@ -196,7 +192,7 @@ NUMERIC_FUNCTIONS: Mapping[str, Function] = {
         _resolve_integral_division, _QUOTIENT.replace("%s", "//"), may_raise=True, takes=(2, 2)
     ),
     "negative": Function(_resolve_signed, _sql_negative, may_raise=True),
-    "positive": Function(_resolve_positive),
+    "positive": Function(lambda name, arguments: _resolve_signed(name, arguments).arguments[0]),
     "abs": Function(_resolve_signed, _ROUNDED, may_raise=True),
     "ceil": Function(_resolve_rounding, _ROUNDED),
     "floor": Function(_resolve_rounding, _ROUNDED),
