@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from dagster_shared.check import CheckError
 
+from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.plan_report import table_cell
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
@@ -36,6 +37,7 @@ from dagster_delta.orchestration.metadata_keys import (
     RawMetadata,
     counted,
 )
+from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -168,7 +170,9 @@ def _change(
         chosen.start_spark(context.resources, spark)
     columns_before = table.schema().names
     change = _Change(table, config, context.log, commit_info_of_op(context, chosen.name))
-    report = _STEPS[config.kind](change)
+    session = active_spark_session() if config.engine == "spark" else None
+    with watch_spark(session, context.log) as spark_work:
+        report = _STEPS[config.kind](change)
     markdown = report.markdown
     if report.columns or report.adds_columns:
         readers = (
@@ -190,6 +194,7 @@ def _change(
         "delta/version": table.version(),
         "delta/dry_run": config.dry_run,
         "dagster/uri": table.uri,
+        **spark_work,
         **{
             f"delta/{name}": report.metrics[metric]
             for name, metric in _COLUMN_CHANGE_METRICS.items()
