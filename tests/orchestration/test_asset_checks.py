@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: annotations are looked at as users' modules have them.
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,49 @@ def test_maintenance_does_not_make_a_table_fresh(checked):
     again = check_freshness(checked.table.refresh(), dt.timedelta(hours=1), later)
     assert again.facts["age_seconds"] == pytest.approx(7200, abs=1)
     assert checked.evaluate(freshness=dt.timedelta(days=1))["delta_freshness"].passed
+
+
+def test_compaction_does_not_make_a_table_fresh_whose_changes_were_cleaned_up(checked):
+    table = checked.table
+    table.append(pa.table({"id": [3], "price": [7]}, schema=SCHEMA))
+    table.alter("ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')")
+    altered_ms = 1_000_000_000_000
+    record_time(table, altered_ms)
+    assert table.optimize().metrics["numAddedFiles"] == 1
+    table.checkpoint()
+    for version in range(table.version() - 1):
+        (Path(table.uri) / commit_path(version)).unlink()
+    altered = dt.datetime.fromtimestamp(altered_ms / 1000, dt.UTC)
+    found = check_freshness(
+        Snapshot.load(table.snapshot().store), dt.timedelta(hours=1), altered + dt.timedelta(days=9)
+    )
+    assert not found.passed
+    assert "2001-09-09 01:46:40 UTC, 9 days ago" in found.description
+
+
+def test_a_commit_from_a_time_that_no_calendar_has_is_not_fresh(checked):
+    record_time(checked.table, 1_700_000_000_000_000)
+    found = checked.evaluate(freshness=dt.timedelta(days=1), constraints=False)["delta_freshness"]
+    assert not found.passed
+    assert "1700000000000000 ms since the epoch, which is no time" in found.description
+
+
+def test_a_commit_by_a_clock_that_is_ahead_is_as_old_as_the_check(checked):
+    ahead = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
+    found = check_freshness(checked.table.refresh(), dt.timedelta(hours=1), ahead)
+    assert found.passed
+    assert "0 seconds ago" in found.description
+
+
+def record_time(table: DeltaTable, time_ms: int) -> None:
+    """Change the time that the latest commit records."""
+    path = Path(table.uri) / commit_path(table.refresh().version)
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if (info := action.get("commitInfo")) is not None:
+            info["timestamp"] = time_ms
+            info.pop("contentCrc32", None)
+    path.write_text("\n".join(map(json.dumps, actions)))
 
 
 @pytest.mark.parametrize(

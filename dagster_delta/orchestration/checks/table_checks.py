@@ -24,6 +24,7 @@ from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
 from dagster_delta.orchestration.row_tables import Row, first_rows
+from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
@@ -31,6 +32,7 @@ from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.operations.write_planning import table_constraints
+from dagster_delta.table.read.history import read_entry
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, last_data_change
@@ -202,12 +204,20 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
     changed_ms = _last_change_ms(snapshot)
     if changed_ms is None:
         return Finding(passed=False, description="The table has never had a row")
-    changed = dt.datetime.fromtimestamp(changed_ms / 1000, dt.UTC)
-    age = now - changed
+    changed = spell_time(changed_ms)
+    if not changed:
+        return Finding(
+            passed=False,
+            description="The age of the rows is unknown: the commit that changed them last is from "
+            f"{changed_ms} ms since the epoch, which is no time that a calendar has",
+        )
+    age = now - dt.datetime.fromtimestamp(0, dt.UTC) - dt.timedelta(milliseconds=changed_ms)
+    # The clock of the writer may be ahead.
+    spelled = spell_age(max(age, dt.timedelta(0)))
     return Finding(
         passed=age <= oldest,
-        description=f"Rows last changed at {changed.isoformat(timespec='seconds')}, "
-        f"{spell_age(age)} ago; the limit is {spell_age(oldest)}",
+        description=f"Rows last changed at {changed} UTC, {spelled} ago; the limit is "
+        f"{spell_age(oldest)}",
         facts={"age_seconds": age.total_seconds()},
     )
 
@@ -272,15 +282,21 @@ def check_health_limits(names: Iterable[str]) -> None:
 
 
 def _last_change_ms(snapshot: Snapshot) -> int | None:
-    _, commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
+    changed, commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
     if commit is not None and commit.timestamp_ms is not None:
         return commit.timestamp_ms
-    # The commit of the last change was cleaned up; files are at least as old as their rows.
+    # The commit of the last change was cleaned up; files are at most as old as their rows.
     newest = [
         pc.max(batch.files["modification_time_ms"]).as_py()
         for batch in snapshot.file_batches(["modification_time_ms"])
     ]
-    return max((int(time_ms) for time_ms in newest if time_ms is not None), default=None)
+    times = [int(time_ms) for time_ms in newest if time_ms is not None]
+    if not times:
+        return None
+    if changed == snapshot.version:
+        return max(times)
+    # Compaction makes new files of old rows, which are older than the first commit that is left.
+    return min(max(times), read_entry(snapshot.store, changed + 1).timestamp_ms)
 
 
 def spell_age(age: dt.timedelta) -> str:

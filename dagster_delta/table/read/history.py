@@ -123,11 +123,16 @@ def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
     entries = list[HistoryEntry]()
     # A clean-up may have deleted the older ones.
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool, suppress(VersionNotFound):
-        entries.extend(pool.map(partial(_read_entry, snapshot.store), versions))
+        entries.extend(pool.map(partial(read_entry, snapshot.store), versions))
     return entries
 
 
-def _read_entry(store: ObjectStore, version: int) -> HistoryEntry:
+def read_entry(store: ObjectStore, version: int) -> HistoryEntry:
+    """The commit of a version, with the time that its writer recorded, or that of its file.
+
+    Raises:
+        VersionNotFound: the log does not hold the commit.
+    """
     info = read_commit_info(store, version)
     time = info.get("inCommitTimestamp", info.get("timestamp"))
     if not isinstance(time, int):
