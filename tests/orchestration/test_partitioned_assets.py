@@ -361,6 +361,18 @@ def test_keys_that_are_one_value_do_not_replace_the_rows_of_each_other(lake, eve
         assert lake.column("key") == [other]
 
 
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_keys_that_are_one_value_are_refused_before_their_rows_are_looked_for(lake, events, mode):
+    def rows(key: str) -> list[dict[str, int]]:
+        return [{"p": int(key)}]
+
+    lake.materialize(asset_of(events, dg.StaticPartitionsDefinition(["1"]), rows), partition="1")
+    asset = asset_of(events, dg.StaticPartitionsDefinition(["1", "01"]), rows)
+    error = lake.fail(asset, partition="01", mode=mode)
+    assert isinstance(error, InvalidArgument)
+    assert "are the same value" in str(error)
+
+
 def test_dynamic_keys_that_are_one_value_are_refused(lake, events):
     definition = dg.DynamicPartitionsDefinition(name="numbers")
     asset = asset_of(events, definition, lambda key: [{"p": int(key), "key": key}])

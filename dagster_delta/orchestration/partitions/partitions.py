@@ -8,7 +8,7 @@ as a union of boxes, each the product of some keys of every dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any, TypeAlias
@@ -107,7 +107,7 @@ def single_partitions(selection: PartitionSelection | None) -> dict[str, Partiti
 def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
     windows = dimension.windows or [None] * len(dimension.keys)
     return [
-        DimensionSlice(dimension.column, (key,), None if window is None else (window,))
+        replace(dimension, keys=(key,), windows=None if window is None else (window,))
         for key, window in zip(dimension.keys, windows, strict=True)
     ]
 
