@@ -359,6 +359,14 @@ def test_tables_with_news_come_first_and_failures_are_named(daemon, uri, tmp_pat
     assert reason.endswith(f"Not there yet: {later}")
 
 
+def test_a_table_that_is_named_with_and_without_a_slash_is_watched_once(daemon, uri) -> None:
+    watch = daemon(uri, f"{uri}/", asset_key=lambda _: "events")
+    watch.tick()
+    append(uri, 2)
+    found = watch.tick()
+    assert len(found.run_requests) == len(found.asset_events) == 1
+
+
 def test_the_cursor_is_laid_out_for_people(daemon, uri) -> None:
     watch = daemon(uri)
     watch.tick()

@@ -201,7 +201,8 @@ def _watch(
     *,
     needs_change_feed: bool,
 ) -> Watch:
-    listed = tuple(dict.fromkeys(names_of(tables)))
+    # In the store's spelling, so that one table has one name in the cursor.
+    listed = tuple(dict.fromkeys(uri.rstrip("/") or uri for uri in names_of(tables)))
     root = options.get("root")
     if bool(listed) == bool(root):
         raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
@@ -229,8 +230,7 @@ def _watch(
     )
     return Watch(
         sensor_name=name,
-        # In the store's spelling, so that one table has one name in the cursor.
-        tables=tuple(uri.rstrip("/") or uri for uri in listed),
+        tables=listed,
         options=options,
         rules=rules,
         requests_runs=runs_something,
