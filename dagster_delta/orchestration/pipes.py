@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dagster_delta.sql.types import sql_type_name
-from dagster_delta.table.read.history import history
+from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.read.watch import LogCursor, data_version, last_data_change
 
 if TYPE_CHECKING:
@@ -59,18 +59,19 @@ def report_delta_commit(
 def _metadata(
     uri: str, snapshot: Snapshot
 ) -> Mapping[str, PipesMetadataRawValue | PipesMetadataValue]:
-    (commit,) = history(snapshot, 1)
     metadata: dict[str, PipesMetadataRawValue | PipesMetadataValue] = {
         "dagster/uri": {"raw_value": uri, "type": "url" if "://" in uri else "path"},
         "dagster/storage_kind": "deltalake",
         "dagster/column_schema": _columns(snapshot),
         "delta/version": snapshot.version,
     }
-    if commit.operation is not None:
-        metadata["delta/operation"] = commit.operation
-    if commit.operation_metrics:
-        metrics = dict(commit.operation_metrics)
-        metadata["delta/operation_metrics"] = {"raw_value": metrics, "type": "json"}
+    # A clean-up may have deleted the commit.
+    for commit in latest_commits(snapshot, 1):
+        if commit.operation is not None:
+            metadata["delta/operation"] = commit.operation
+        if commit.operation_metrics:
+            metrics = dict(commit.operation_metrics)
+            metadata["delta/operation_metrics"] = {"raw_value": metrics, "type": "json"}
     if not snapshot.is_large_and_unread:
         metadata["dagster/size_bytes"] = snapshot.size_bytes
         metadata["delta/live_files"] = snapshot.num_files

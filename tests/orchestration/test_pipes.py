@@ -5,11 +5,16 @@
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
+import pyarrow as pa
 import pyspark
 import pytest
+from dagster_pipes import PipesContext
 
+from dagster_delta import DeltaTable, report_delta_commit
+from dagster_delta.protocol.log.paths import commit_path
 from tests.orchestration.conftest import Lake, plain
 
 JOB = """
@@ -78,6 +83,18 @@ with open_dagster_pipes() as pipes:
 @pytest.mark.spark
 @pytest.mark.exhaustive
 @pytest.mark.classic("spark-submit starts a session of its own")
+def test_the_latest_version_is_reported_if_its_commit_was_cleaned_up(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    table = DeltaTable(uri, must_exist=False)
+    table.append(pa.table({"id": [1, 2]}))
+    table.checkpoint()
+    (tmp_path / commit_path(0)).unlink()
+    reported = Mock(spec=PipesContext)
+    report_delta_commit(reported, DeltaTable(uri))
+    metadata = reported.report_asset_materialization.call_args.kwargs["metadata"]
+    assert (metadata["delta/version"], metadata["dagster/row_count"]) == (0, 2)
+
+
 def test_a_job_of_spark_submit_reports_its_commit(lake: Lake, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SUBMITTED)
