@@ -354,6 +354,27 @@ def test_what_is_no_table_is_refused_by_name(lake: Lake) -> None:
     assert "raw/fights" in str(library_error(caught.value))
 
 
+@pytest.mark.parametrize("kind", ["spec", "source asset", "observed source asset"])
+def test_an_external_asset_names_its_io_manager(lake: Lake, kind: str) -> None:
+    key = ["raw", "flights"]
+    fill(lake, 2)
+
+    @dg.observable_source_asset(key=key, io_manager_key="lake")
+    def observed() -> dg.DataVersion:
+        return dg.DataVersion("1")
+
+    assets: dict[str, Any] = {
+        "spec": dg.AssetSpec(key).with_io_manager_key("lake"),
+        "source asset": dg.SourceAsset(key, io_manager_key="lake"),
+        "observed source asset": observed,
+    }
+    job = delta_maintenance_job(assets=[assets[kind]])
+    manager = DeltaIOManager(root_uri=str(lake.root))
+    defs = dg.Definitions(jobs=[job], resources={"lake": manager})
+    defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance)
+    assert lake.table("flights", "raw").history(1)[0].operation == "OPTIMIZE"
+
+
 def test_another_io_manager_is_refused_by_name(lake: Lake) -> None:
     defs = dg.Definitions(
         assets=ASSETS,

@@ -191,7 +191,7 @@ def tables_of_asset(
             spec.key.to_user_string(),
             spec.key,
             metadata,
-            is_observable=definition is not None and definition.is_observable,
+            is_observable=not isinstance(asset, dg.AssetSpec) and asset.is_observable,
         )
         # Assets of `check_definitions` have both; the IO manager has the storage options.
         if _URI_KEY in metadata and IO_MANAGER_KEY not in metadata:
@@ -201,4 +201,6 @@ def tables_of_asset(
         manager = metadata.get(IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
         if definition is not None and definition.is_materializable:
             manager = definition.get_io_manager_key_for_asset_key(spec.key)
+        elif isinstance(asset, dg.SourceAsset):
+            manager = asset.get_io_manager_key()
         yield replace(table, io_manager_key=str(manager))
