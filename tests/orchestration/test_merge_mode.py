@@ -53,19 +53,6 @@ def test_each_type_of_merge(lake, events, merge_type, expected):
     assert values(lake) == expected
 
 
-@pytest.mark.parametrize("schema_mode", ["strict", "merge"])
-@pytest.mark.parametrize(
-    ("merge_type", "expected"),
-    [("upsert", {1: "old", 2: "old"}), ("replace_and_delete_unmatched", {})],
-)
-def test_a_frame_without_columns_merges_no_rows(lake, events, merge_type, expected, schema_mode):
-    lake.materialize(events(OLD))
-    config = {"merge_type": merge_type, "predicate": ON}
-    metadata = {"mode": "merge", "merge_config": config, "schema_mode": schema_mode}
-    lake.materialize(events(pa.table({}), metadata=metadata))
-    assert values(lake) == expected
-
-
 def test_the_io_manager_gives_what_the_metadata_leaves_open(lake, events):
     lake.options = {"mode": "merge", "merge_config": MergeConfig(merge_type=MergeType.upsert)}
     merged = {"merge_predicate": ON}

@@ -264,8 +264,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         before = table.snapshot()
     if not is_spark_frame(data):
         # Its schema can be read without reading its rows twice.
-        reader = to_reader(data)
-        data = reader if before is None or len(reader.schema) else _no_rows(before)
+        data = to_reader(data)
     columns = engine_for(data).schema_of(data)
     schema = StructType(
         tuple(column for column in columns if column.name not in write.control_columns)
@@ -314,15 +313,6 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         kept_partitions=kept,
         warnings=() if before is None else tuple(_warnings(write, properties, before, schema)),
     )
-
-
-def _no_rows(table: Snapshot) -> pa.RecordBatchReader:
-    """No rows of a table, with the columns that rows have to bring. A frame without rows may have
-    none.
-    """
-    filled = {name.casefold() for name in filled_columns(table.configuration)}
-    columns = tuple(column for column in table.schema if column.name.casefold() not in filled)
-    return pa.RecordBatchReader.from_batches(to_arrow_schema(StructType(columns)), ())
 
 
 def _missing(write: AssetWrite, table: Snapshot | None) -> tuple[str, ...] | None:
