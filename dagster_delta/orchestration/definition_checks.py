@@ -213,9 +213,10 @@ def _plain_root(root_uri: str) -> str:
     """One spelling for all that name the same root: `lake`, `./lake`, `file:///…/lake`."""
     if type(root_uri) is not str:
         return root_uri
-    if scheme_of(root_uri) in (None, "file"):
+    scheme = scheme_of(root_uri)
+    if scheme in (None, "file"):
         return local_root(root_uri)
-    return canonical_uri(root_uri)
+    return canonical_uri(f"{scheme}:{root_uri.partition(':')[2]}")
 
 
 def _with_tables(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -386,7 +387,7 @@ class CommitRules:
         if not self._options.read_change_feed:
             return
         for before in older:
-            self.check_schema(before, version, keeps_columns=False)
+            self._check_rows(before, version, keeps_columns=False)
         if not configuration.properties.enable_change_data_feed:
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
@@ -396,12 +397,13 @@ class CommitRules:
 
     def configurations_of(self, actions: CommitActions) -> list[TableConfiguration]:
         """The configurations under which the rows of a commit were written: that of its version,
-        and for a feed that of the rows that the commit replaced.
+        and for a feed that of the rows that the commit replaced, unless the log lost it.
         """
         found = [self._configuration_at(actions)]
         if self._options.read_change_feed and removes_older_rows(actions):
             before = actions.version - 1
-            found.append(self._known.get(before) or self._load(before))
+            with suppress(VersionNotFound):
+                found.append(self._known.get(before) or self._load(before))
         return found
 
     def _configuration_at(self, actions: CommitActions) -> TableConfiguration:
@@ -429,16 +431,19 @@ class CommitRules:
                 "checkpoint before it was cleaned up: start a new query from a later version"
             ) from error
 
-    def check_schema(
-        self, configuration: TableConfiguration, version: int, *, keeps_columns: bool = True
-    ) -> None:
+    def check_schema(self, configuration: TableConfiguration, version: int) -> None:
         """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
-        latest = self._latest
-        if configuration.metadata.id != latest.metadata.id:
+        if configuration.metadata.id != self._latest.metadata.id:
             raise SchemaMismatch(
                 f"Version {version} made another table of it: start a new query, with a "
                 "checkpoint location of its own"
             )
+        self._check_rows(configuration, version)
+
+    def _check_rows(
+        self, configuration: TableConfiguration, version: int, *, keeps_columns: bool = True
+    ) -> None:
+        latest = self._latest
         problem = find_incompatibility(
             configuration, latest.configuration, keeps_columns=keeps_columns
         )

@@ -401,19 +401,20 @@ class MaintenanceMethods(TableHandle):
     ) -> CommitResult:
         """Clone one version of the table to another location; the result is the clone's.
 
-        Schema, partitioning, properties, constraints, table features, row ids and clustering are
-        copied. Older versions, transaction ids and metadata domains of other writers are not: the
-        clone has its own log and id, and a write to one table does not appear in the other.
+        Schema, partitioning, properties, constraints, table features, row ids, clustering and the
+        positions of incremental assets are copied. Older versions, transaction ids and metadata
+        domains of other writers are not: the clone has its own log and id, and a write to one table
+        does not appear in the other.
 
         A shallow clone refers to the data files of its source, so it costs one commit at any size.
         VACUUM of the source deletes files that only the clone needs: such clones are for tests and
         short-lived copies. VACUUM of the clone does not delete files of the source. A deep clone
         copies data files and deletion vectors to the same relative paths.
 
-        With `replace`, a new version of the existing table equals the source, and has its positions
-        of incremental assets; files that it already has are not copied again. If it already equals
-        the source, nothing is committed and `skipped` is true. After an interrupted deep clone, a
-        new attempt reuses the copied files for one day.
+        With `replace`, a new version of the existing table equals the source; files that it already
+        has are not copied again. If it already equals the source, nothing is committed and
+        `skipped` is true. After an interrupted deep clone, a new attempt reuses the copied files
+        for one day.
 
         Args:
             target: path or URI of the clone's root, neither in the source nor around it.

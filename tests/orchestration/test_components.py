@@ -355,10 +355,17 @@ def test_tables_of_a_lake_that_come_to_one_key_are_told_apart_by_excluding(sandb
 
 def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog) -> None:
     (root / "broken" / "_delta_log").mkdir(parents=True)
-    state = tmp_path / "state"
+    odd, state = root / "odd", tmp_path / "state"
+    DeltaTable.create(str(odd), SCHEMA, properties={"delta.feature.invariants": "supported"})
+    commit = odd / "_delta_log" / f"{0:020}.json"
+    text = commit.read_text()
+    column = text.index('\\"metadata\\":{') + len('\\"metadata\\":{')
+    commit.with_suffix(".crc").unlink(missing_ok=True)
+    commit.write_text(text[:column] + '\\"delta.invariants\\":\\"{bad\\"' + text[column:])
     DeltaLakeComponent(root=str(root)).write_state_to_path(state)
     found = json.loads(state.read_text())["tables"]
     assert found[str(root / "broken")] is None
+    assert found[str(odd)] is None
     _, metadata = found[str(root / "raw" / "flights")]
     assert metadata["partitionColumns"] == ["day"]
     assert "broken stay unknown" in caplog.text

@@ -318,6 +318,10 @@ def test_other_schemes_of_a_bucket_are_the_same_place():
     assert "have one table" in refused(
         asset("raw", "orders"), there, io_manager=manager, other=other
     )
+    shouted = DeltaIOManager(root_uri="S3A://lake")
+    assert "have one table" in refused(
+        asset("raw", "orders"), there, io_manager=manager, other=shouted
+    )
     check(
         asset("raw", "orders"),
         there,

@@ -531,6 +531,19 @@ def test_decimals_are_not_rounded_to_the_type_of_another_file(landing, put, run)
         run(flights(landing))
 
 
+def test_types_that_hold_the_values_of_each_file_are_taken(landing, put, run, tmp_path) -> None:
+    values = [
+        pa.array([7], pa.int32()),
+        pa.array([None], pa.null()),
+        pa.array([Decimal("1.25")], pa.decimal128(14, 2)),
+    ]
+    structs = [[{"x": 1}], [None], [{"x": 2, "decimals": Decimal("2.50")}]]
+    for name, value, struct in zip("abc", values, structs, strict=True):
+        pq.write_table(pa.table({"v": value, "s": struct}), put(f"{name}.parquet", b""))
+    run(flights(landing))
+    assert {str(row["v"]) for row in rows(tmp_path)} == {"7.00", "1.25", "None"}
+
+
 @pytest.mark.parametrize("changed_files", ["skip", "load"])
 def test_files_whose_rows_a_restore_took_back_are_loaded_again(
     landing, put, run, tmp_path, changed_files

@@ -213,6 +213,15 @@ def test_a_replaced_table_follows_others_as_far_as_its_new_rows_do() -> None:
     assert list(versions) == [7, NOT_FOLLOWED]
 
 
+def test_a_table_that_its_copy_replaces_follows_others_as_the_copy_did() -> None:
+    table, copied = source(), MemoryStore()
+    up = "dagster/changes/up"
+    table.append(numbered_with_nulls(50), progress=[AppTransaction(up, 7, None)])
+    copy = clone(table, copied)
+    table.append(numbered_with_nulls(60), progress=[AppTransaction(up, 9, 7)])
+    assert clone(copy, table.store, replace=True).snapshot().transaction_version(up) == 7
+
+
 def test_other_files_of_the_same_name_are_not_overwritten() -> None:
     table = source()
     store = MemoryStore()

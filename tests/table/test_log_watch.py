@@ -98,6 +98,15 @@ def test_a_watch_begins_where_it_is_told(start_from: object, versions: list[int]
     assert [each.version for each in commits] == versions
 
 
+def test_a_property_that_is_not_valid_keeps_no_watch_from_later_versions() -> None:
+    store = new_table(metadata({"delta.enableChangeDataFeed": "yes"}))
+    commit(store, 1, add_file("a"))
+    commit(store, 2, metadata({"delta.enableChangeDataFeed": "true"}))
+    cursor = start_cursor(store, 0)
+    _, commits = read_new_commits(store, cursor)
+    assert [each.change_feed_enabled for each in commits] == [False, False, True]
+
+
 def test_a_start_in_the_past_knows_the_table_as_it_was() -> None:
     store = new_table(metadata(partition_columns=["day"]))
     commit(store, 1, add_file("a", partitionValues={"day": "2026-01-01"}))

@@ -507,6 +507,33 @@ def test_rows_of_a_table_that_was_replaced_by_one_of_other_types_are_refused() -
         stream.advance(stream.initial_offset(), Admission())
 
 
+def test_a_stream_of_changes_begins_where_another_table_was_made_or_the_log_begins() -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1)
+    store = table.store
+    actions = [json.loads(line) for line in store.read(commit_path(0)).splitlines()]
+    (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
+    (add,) = (
+        json.loads(line)["add"]
+        for line in store.read(commit_path(1)).splitlines()
+        if b'"add"' in line
+    )
+    kept = {name: add[name] for name in ("path", "partitionValues", "size")}
+    remove = {**kept, "dataChange": True, "deletionTimestamp": 1, "extendedFileMetadata": True}
+    replacing = [{"metaData": {**metadata, "id": "another"}}, {"remove": remove}]
+    store.put_if_absent(commit_path(2), b"\n".join(map(msgspec.json.encode, replacing)))
+    table = DeltaTable(table.uri, store=store)
+    table.checkpoint()
+    append(table, 2)
+    for is_cleaned in (False, True):
+        if is_cleaned:
+            store.delete([commit_path(version) for version in (0, 1)])
+        stream = stream_of(table, readChangeFeed="true", startingVersion="2")
+        streamed = [row for _, rows in batches(table, stream) for row in rows]
+        found = [(row["id"], row["_change_type"]) for row in streamed]
+        assert found == [(1, "delete"), (2, "insert")]
+
+
 def test_changes_that_were_not_recorded_stop_the_stream() -> None:
     table = new_table()
     append(table, 1)

@@ -549,10 +549,12 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
 def _declared(uri: str, storage_options: Mapping[str, object]) -> tuple[Protocol, Metadata] | None:
     try:
         table = DeltaTable(uri, storage_options=storage_options)
-        return table.protocol(), table.metadata()
+        declared = table.protocol(), table.metadata()
+        table_schema(TableConfiguration(*declared))
     except DeltaError as error:
         _log.warning("the columns of %s stay unknown: %s", uri, error)
         return None
+    return declared
 
 
 def _discovered_spec(

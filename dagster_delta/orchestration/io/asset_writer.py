@@ -46,6 +46,7 @@ from dagster_delta.orchestration.partitions.predicates import (
 )
 from dagster_delta.orchestration.resources import NEW_TABLE_PROPERTIES
 from dagster_delta.parquet.data_input import to_reader
+from dagster_delta.parquet.nested_arrays import inner_fields
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
@@ -630,10 +631,24 @@ def joined_schema(schemas: Mapping[str, pa.Schema], *, advice: str) -> pa.Schema
     for source, schema in schemas.items():
         for column in schema:
             kind = joined.field(column.name).type
-            # Arrow rounds decimals without an error.
-            if str(column.type).count("decimal") != str(kind).count("decimal"):
+            if _rounds(column.type, kind):
                 raise _rounding(source, f"{column.name} has the type {column.type}", advice)
     return joined
+
+
+def _rounds(given: pa.DataType, joined: pa.DataType) -> bool:
+    """Whether decimals in a type become floating point numbers: Arrow rounds them without an
+    error.
+    """
+    if not pa.types.is_nested(given):
+        return bool(pa.types.is_decimal(given) and pa.types.is_floating(joined))
+    inner = inner_fields(joined)
+    if pa.types.is_struct(given):
+        # The joined struct may have more fields.
+        by_name = {field.name: field for field in inner}
+        inner = [by_name[field.name] for field in given]
+    pairs = zip(inner_fields(given), inner, strict=True)
+    return any(_rounds(before.type, after.type) for before, after in pairs)
 
 
 def _exact(

@@ -110,8 +110,7 @@ def clone_table(
     _copy_files(source, store, [*copies, *vectors], options.on_progress)
     transaction.stage_domain(*domains)
     transaction.stage_removed(tombstones(leaving, clock()))
-    if existing is not None:
-        transaction.follow_rows_of(source)
+    transaction.follow_rows_of(source)
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     transaction.stage_readded(adds)

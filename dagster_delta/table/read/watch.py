@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, VersionNotFound
-from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.actions import Metadata
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.schema import PrimitiveType, StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
@@ -218,17 +218,24 @@ def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
 
 
 def _facts_of_metadata(metadata: Metadata) -> dict[str, Any]:
-    # A protocol that is not known here allows what the properties say.
-    protocol = Protocol(min_reader_version=2, min_writer_version=5)
-    configuration = TableConfiguration(protocol, metadata)
-    fields, names = configuration.partition_schema, configuration.physical_partition_columns
+    # An invalid property of a version must not keep a watch from the versions after it.
+    properties, names = metadata.configuration, metadata.partition_columns
+    is_mapped = properties.get("delta.columnMapping.mode", "none").lower() != "none"
+    schema = StructType.from_json(metadata.schema_string) if names else StructType(())
+    fields = {
+        str(field.metadata.get(PHYSICAL_NAME_KEY, field.name) if is_mapped else field.name): field
+        for field in map(schema.get, names)
+        if field is not None
+    }
+    former = properties.get("delta.enableChangeDataCapture", "")
     return {
         "table_id": metadata.id,
-        "partition_columns": dict(zip(names, fields.names, strict=True)),
+        "partition_columns": {physical: field.name for physical, field in fields.items()},
         "timestamp_columns": tuple(
-            field.name for field in fields if field.data_type == PrimitiveType("timestamp")
+            field.name for field in fields.values() if field.data_type == PrimitiveType("timestamp")
         ),
-        "change_feed_enabled": configuration.change_data_feed_enabled,
+        "change_feed_enabled": properties.get("delta.enableChangeDataFeed", former).lower()
+        == "true",
     }
 
 
