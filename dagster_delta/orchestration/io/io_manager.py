@@ -41,6 +41,7 @@ from dagster_delta.orchestration.io.output_metadata import (
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
     current_execution,
+    partitions_of_run,
     run_facts,
 )
 from dagster_delta.orchestration.io.table_owner import check_read
@@ -171,10 +172,10 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         value = self._value(context, obj)
         options = self._options_of_output(context, value, name)
         # Without rows, nothing has to say which of them belong to a partition.
-        select = None if obj is None else _selector(context, options, name)
-        if select is None and options.mode == "overwrite" and not value.has_own_mode:
-            _refuse_without_partition(context, name)
-        write = self._write(context, name, options, select)
+        select, keys = (None, ()) if obj is None else _partitions(context, options, name)
+        if options.mode == "overwrite" and not value.has_own_mode:
+            _check_overwrite(context, options, name, is_partitioned=select is not None)
+        write = self._write(context, name, options, select, keys)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
@@ -218,8 +219,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         name: str,
         options: AssetOptions,
         select: SelectPartitions | None,
+        keys: tuple[str, ...],
     ) -> AssetWrite:
-        keys = () if select is None else tuple(context.asset_partition_keys)
         facts = run_facts(context, keys)
         return AssetWrite(
             name=name,
@@ -266,8 +267,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None:
             check_read(snapshot, name, options)
-        select = _selector(context, options, name)
-        selection = None if select is None else select(context.asset_partition_keys)
+        select, keys = _partitions(context, options, name)
+        selection = None if select is None else select(keys)
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s: %r", name, scan)
@@ -396,10 +397,15 @@ def _identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey 
     output = context.upstream_output if isinstance(context, dg.InputContext) else context
     if output is None or current_execution() is None:
         return None, context.name
-    # With the run that wrote it, as in Dagster's own IO managers: runs of one job share no table,
-    # and a re-execution reads the outputs of the steps that it skips. Its names have no hyphens.
-    identifier = "-".join(output.get_identifier())
-    return None, identifier.replace(".", "-").replace("[", "-").replace("]", "")
+    return None, _identifier(output).replace(".", "-").replace("[", "-").replace("]", "")
+
+
+def _identifier(output: dg.OutputContext) -> str:
+    """The run that wrote an output, its step, name and mapping key, as in Dagster's own IO
+    managers: runs of one job share no table, and a re-execution reads the outputs of the steps that
+    it skips. Names of Dagster have no hyphens. Empty outside of a run.
+    """
+    return "" if current_execution() is None else "-".join(output.get_identifier())
 
 
 def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
@@ -410,26 +416,48 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
         return Any
 
 
-def _selector(
+def _partitions(
     context: dg.OutputContext | dg.InputContext, options: AssetOptions, name: str
-) -> SelectPartitions | None:
-    """Selects partitions of the asset; None if the run has none of it."""
-    if not context.has_asset_partitions:
-        return None
-    return partition_selector(context.asset_partitions_def, options.partition_expr, asset=name)
+) -> tuple[SelectPartitions | None, tuple[str, ...]]:
+    """Selects partitions of the value, and the keys of those of the run; None and no keys if the
+    run has none of it. Those of an op's value are those of the run, if a column is named for them.
+    """
+    definition: dg.PartitionsDefinition[Any] | None = None
+    keys: tuple[str, ...] = ()
+    if context.has_asset_partitions:
+        definition, keys = context.asset_partitions_def, tuple(context.asset_partition_keys)
+    elif not context.has_asset_key and options.partition_expr is not None:
+        definition, keys = partitions_of_run()
+    if definition is None:
+        return None, ()
+    return partition_selector(definition, options.partition_expr, asset=name), keys
 
 
-def _refuse_without_partition(context: dg.OutputContext, name: str) -> None:
-    """Refuse to replace all rows of a partitioned asset."""
-    try:
-        _ = context.asset_partitions_def
-    except dg.DagsterInvariantViolationError:
-        return
-    raise InvalidArgument(
-        f"asset {name} is partitioned and the run has no partition, so that the mode overwrite "
-        "would replace every partition: launch it for a partition or a range (--partition, "
-        "partition_key=…), or all of them as a backfill"
-    )
+def _check_overwrite(
+    context: dg.OutputContext, options: AssetOptions, name: str, *, is_partitioned: bool
+) -> None:
+    """Refuse to replace all partitions, or the rows of another mapping key."""
+    if not context.has_asset_key:
+        has_partitions = options.partition_expr is not None
+        is_one_of_many = context.mapping_key is not None or "[" in _identifier(context)
+        if options.table_name is not None and is_one_of_many:
+            raise InvalidArgument(
+                f"the output {name} has a value for each mapping key, and one table by table_name, "
+                "so that each would replace the rows of the others: set the mode to append, or "
+                "omit table_name"
+            )
+    else:
+        try:
+            has_partitions = context.asset_partitions_def is not None
+        except dg.DagsterInvariantViolationError:
+            has_partitions = False
+    if has_partitions and not is_partitioned:
+        raise InvalidArgument(
+            f"{name} is partitioned and the run has no partition, so that the mode overwrite "
+            "would replace every partition: launch it for a partition or a range (--partition, "
+            "partition_key=…), or all of them as a backfill; an op takes the partition of its "
+            "run, whose job needs a partitions_def"
+        )
 
 
 def _where(

@@ -105,7 +105,7 @@ def report_write(
         )
     )
     run = written.write.partitions_of_run
-    if execution is not None and run is not None and len(run.keys) > 1:
+    if execution is not None and run is not None and len(run.keys) > 1 and context.has_asset_key:
         for key, figures in by_key.items():
             execution.add_asset_metadata(figures, asset_key=context.asset_key, partition_key=key)
 

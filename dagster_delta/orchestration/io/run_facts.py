@@ -121,6 +121,19 @@ def current_execution() -> dg.AssetExecutionContext | None:
         return None
 
 
+def partitions_of_run() -> tuple[dg.PartitionsDefinition[Any] | None, tuple[str, ...]]:
+    """The partitions definition and the keys of the running step; None and no keys if the run has
+    no partition.
+    """
+    execution = current_execution()
+    if execution is None or not (execution.has_partition_key or execution.has_partition_key_range):
+        return None, ()
+    owner = execution.assets_def if execution.has_assets_def else execution.job_def
+    if owner.partitions_def is None:
+        return None, ()
+    return owner.partitions_def, tuple(execution.partition_keys)
+
+
 def step_notes() -> dict[str, dict[str, Any]] | None:
     """What the loads of inputs note for the writes of the same step, by subject; None outside of a
     step of assets.
