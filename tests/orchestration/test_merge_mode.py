@@ -12,6 +12,7 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.errors import (
     ConstraintViolation,
+    DeltaError,
     InvalidArgument,
     PartitionMismatch,
     SchemaChangeRefused,
@@ -240,6 +241,38 @@ def test_an_option_that_a_run_puts_on_its_output_is_logged_as_without_effect(lak
     asset = events(dg.Output(OLD, metadata={"mode": "append"}))
     dg.materialize([asset], resources={"io_manager": lake.manager()})
     assert "events put the metadata mode on its output, which" in capfd.readouterr().err
+
+
+NARROW = "t.id = s.id AND t.v = 'new'"
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        {"merge_predicate": NARROW},
+        {"delta/merge_predicate": NARROW},
+        {"merge_config": {"merge_type": "update_only", "predicate": NARROW}},
+    ],
+    ids=["predicate", "namespace", "config"],
+)
+def test_merge_takes_the_predicate_that_a_run_puts_on_its_output(lake, events, noted, capfd):
+    config = {"merge_type": "update_only", "predicate": ON}
+    lake.materialize(events(table_of([{"id": 1, "v": "old"}, {"id": 1, "v": "new"}])))
+    rows = dg.Output(table_of([{"id": 1, "v": "newer"}]), metadata=noted)
+    asset = events(rows, metadata={"mode": "merge", "merge_config": config})
+    lake.materialize(asset)
+    assert lake.column("v") == ["newer", "old"]
+    assert "changes nothing about its table" not in capfd.readouterr().err
+
+
+def test_merge_refuses_a_wrong_predicate_that_a_run_puts_on_its_output(lake, events):
+    config = {"merge_type": "upsert", "predicate": ON}
+    lake.materialize(events(OLD))
+    rows = dg.Output(NEW, metadata={"merge_predicate": "t.missing = s.id"})
+    error = lake.fail(events(rows, metadata={"mode": "merge", "merge_config": config}))
+    assert isinstance(error, DeltaError)
+    assert "missing" in str(error)
+    assert values(lake) == {1: "old", 2: "old"}
 
 
 def test_run_config_of_the_io_manager_says_how_to_write(lake, events):

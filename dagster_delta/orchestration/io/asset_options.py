@@ -1,10 +1,10 @@
 """Storage options of an asset, parsed once from its metadata and the IO manager's configuration.
 
 Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager. Metadata
-that the asset puts on its output while it runs is no option. A key may be plain
-(`partition_expr`), or in this library's namespace (`delta/partition_expr`). A key that is similar
-to an option, or the name that another integration has for it, is an error, so that typos are
-noticed.
+that the asset puts on its output while it runs is no option, except for that of a merge. A key may
+be plain (`partition_expr`), or in this library's namespace (`delta/partition_expr`). A key that is
+similar to an option, or the name that another integration has for it, is an error, so that typos
+are noticed.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ class InputOptions:
 ASSET_KEYS = frozenset(option.name for option in fields(_AssetMetadata))
 INPUT_KEYS = frozenset(option.name for option in fields(InputOptions))
 _MERGE = ("merge_config", "merge_predicate", "merge_operations_config")
-_MERGE_KEYS = frozenset(prefix + key for key in _MERGE for prefix in ("", NAMESPACE))
+MERGE_KEYS = frozenset(prefix + key for key in _MERGE for prefix in ("", NAMESPACE))
+"""Metadata of a merge, which a run may also put on its output."""
 _ASSET_METADATA = TypeAdapter(_AssetMetadata)
 _INPUT_METADATA = TypeAdapter(InputOptions)
 
@@ -242,7 +243,7 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
     """Refuse merge metadata on an asset with another mode, which would replace its table, and
     options that a merge cannot follow.
     """
-    config, unused = options.merge_config or MergeConfig(), _MERGE_KEYS.intersection(metadata)
+    config, unused = options.merge_config or MergeConfig(), MERGE_KEYS.intersection(metadata)
     if options.mode != "merge":
         if unused:
             raise InvalidArgument(

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
+    MERGE_KEYS,
     AssetOptions,
     SchemaMode,
     WriteMode,
@@ -191,9 +192,14 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     ) -> AssetOptions:
         metadata = context.definition_metadata
         options = read_asset_options(metadata, self._defaults(), asset=name)
-        if noted := ASSET_KEYS & context.output_metadata.keys():
+        noted = context.output_metadata
+        if options.mode == "merge" and not value.has_own_mode:
+            merge = {key: noted[key] for key in MERGE_KEYS & noted.keys()}
+            options = read_asset_options(merge, options, asset=name)
+            noted = {key: noted[key] for key in noted.keys() - merge.keys()}
+        if unused := ASSET_KEYS & noted.keys():
             context.log.warning(
-                f"{name} put the metadata {', '.join(sorted(noted))} on its output, which "
+                f"{name} put the metadata {', '.join(sorted(unused))} on its output, which "
                 "changes nothing about its table: options are metadata of the asset's definition"
             )
         if not value.has_own_mode:
