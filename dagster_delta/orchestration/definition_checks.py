@@ -17,6 +17,7 @@ from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     AssetOptions,
     check_merge,
+    check_shared,
     read_input_options,
 )
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
@@ -136,6 +137,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
         select_partitions(partitions_def, (), options.partition_expr, asset=asset.name)
     if not _applies_changes(asset.definition):
         check_merge(options, metadata, asset=asset.name)
+        check_shared(options, asset=asset.name)
     if options.merge_config is not None:
         _check_sql(sql_texts(options.merge_config), f"the merge of asset {asset.name}")
     for option in ("partition_by", "cluster_by"):

@@ -273,7 +273,7 @@ def test_two_assets_with_one_table_are_refused():
     assert "the assets a/raw/orders and b/raw/orders have one table, raw/orders" in message
     same = {"schema": "lake", "table_name": "t"}
     assert "have one table" in refused(asset("x", metadata=same), asset("y", metadata=same))
-    shared = {**same, "shared_table": True}
+    shared = {**same, "shared_table": True, "owned_rows": {}}
     assert "have one table" in refused(asset("x", metadata=shared), asset("y", metadata=same))
     check(asset("x", metadata=shared), asset("y", metadata=shared))
 

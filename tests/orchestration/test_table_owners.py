@@ -10,7 +10,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, PartitionMismatch
+from dagster_delta.orchestration.definition_checks import check_definitions
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import library_error, table_of
@@ -218,3 +220,170 @@ def test_the_owner_costs_no_commit_and_no_feature(lake):
     (metadata,) = [json.loads(line)["metaData"] for line in log.splitlines() if "metaData" in line]
     assert metadata["configuration"] == {OWNER_PROPERTY: "a/orders"}
     assert deltalake.DeltaTable(table.uri).metadata().configuration == metadata["configuration"]
+
+
+# ---- rows that an asset owns
+
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+
+
+def feed(source: str, n: int = 1, *, days: Any = DAYS, rows: Any = None, **metadata: Any) -> Any:
+    """An asset that feeds the shared table with rows of its own source."""
+    expression = {} if days is None else {"partition_expr": "day"}
+    owned = {"owned_rows": {"source": source}}
+
+    @dg.asset(
+        name=f"feed_{source}",
+        partitions_def=days,
+        metadata={**SAME, "shared_table": True, **expression, **owned, **metadata},
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def one(context) -> pa.Table:
+        keys = context.partition_keys if days is not None else ["mon"]
+        given = rows or [{"source": source, "day": day} for day in keys]
+        return table_of([{**row, "n": n} for row in given])
+
+    return one
+
+
+def shares(lake) -> list[tuple[Any, ...]]:
+    return sorted((row["source"], row["day"], row["n"]) for row in lake.rows("orders", "lake"))
+
+
+def test_assets_replace_their_own_rows_of_a_partition_in_a_shared_table(lake):
+    for source, n in (("web", 1), ("shop", 1), ("web", 2)):
+        lake.materialize(feed(source, n), partition="mon")
+    assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 2)]
+    result = lake.materialize(feed("shop", 3), range_of=("mon", "tue"))
+    assert shares(lake) == [("shop", "mon", 3), ("shop", "tue", 3), ("web", "mon", 2)]
+    events = result.asset_materializations_for_node("feed_shop")
+    counts = {e.partition: e.metadata["dagster/partition_row_count"].value for e in events}
+    assert counts == {"mon": 1, "tue": 1}
+
+
+def test_assets_without_partitions_replace_their_own_rows_of_a_shared_table(lake):
+    for source, n in (("web", 1), ("shop", 1), ("web", 2)):
+        lake.materialize(feed(source, n, days=None))
+    assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 2)]
+
+
+def test_an_asset_owns_rows_of_several_values(lake):
+    rows = [{"source": source, "day": "mon"} for source in ("web", "app")]
+    owned = {"source": ["web", "app"]}
+    lake.materialize(feed("shop", days=None))
+    for n in (1, 2):
+        lake.materialize(feed("web", n, days=None, rows=rows, owned_rows=owned))
+    assert shares(lake) == [("app", "mon", 2), ("shop", "mon", 1), ("web", "mon", 2)]
+
+
+@pytest.mark.parametrize("days", [DAYS, None])
+@pytest.mark.parametrize("mode", ["overwrite", "append", "ignore"])
+def test_rows_that_the_asset_does_not_own_are_refused(lake, days, mode):
+    lake.materialize(feed("shop", days=days), partition=days and "mon")
+    wrong = feed("web", days=days, rows=[{"source": "shop", "day": "mon"}], mode=mode)
+    error = lake.fail(wrong, partition=days and "mon")
+    assert isinstance(error, PartitionMismatch)
+    assert "`source` = 'web'" in str(error)
+    assert shares(lake) == [("shop", "mon", 1)]
+
+
+def test_an_asset_of_a_shared_table_is_loaded_as_the_rows_that_it_owns(lake):
+    seen = []
+
+    @dg.asset
+    def report(feed_web: pa.Table) -> None:
+        seen.extend(feed_web["source"].to_pylist())
+
+    web = feed("web", days=None)
+    lake.materialize(feed("shop", days=None))
+    lake.materialize(web, report)
+    assert seen == ["web"]
+
+
+@pytest.mark.parametrize("mode", ["ignore", "error"])
+def test_rows_of_others_do_not_count_as_those_of_the_asset(lake, mode):
+    lake.materialize(feed("shop"), partition="mon")
+    lake.materialize(feed("web", mode=mode), partition="mon")
+    assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 1)]
+    lake.materialize(feed("shop", 9, days=None, mode="ignore"))
+    assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 1)]
+
+
+def test_a_merge_deletes_only_rows_that_the_asset_owns(lake):
+    merge = {"merge_type": "replace_delete_unmatched", "predicate": "t.day = s.day"}
+    for source in ("web", "shop"):
+        lake.materialize(feed(source), range_of=("mon", "tue"))
+    rows = [{"source": "web", "day": "tue"}]
+    lake.materialize(feed("web", 2, days=None, rows=rows, mode="merge", merge_config=merge))
+    assert shares(lake) == [("shop", "mon", 1), ("shop", "tue", 1), ("web", "tue", 2)]
+
+
+DELETING = {"merge_type": "replace_delete_unmatched", "predicate": "t.day = s.day"}
+CLAUSES = {"when_not_matched_by_source_delete": [{"predicate": "t.n > 5"}]}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"mode": "merge", "merge_config": DELETING},
+        {
+            "mode": "merge",
+            "merge_config": {"merge_type": "custom", "predicate": "t.day = s.day"},
+            "merge_operations_config": CLAUSES,
+        },
+    ],
+    ids=["overwrite", "replace_delete_unmatched", "custom"],
+)
+def test_rows_of_a_shared_table_are_not_replaced_without_knowing_their_owner(lake, metadata):
+    lake.materialize(feed("shop"), partition="mon")
+    unknown = feed("web", owned_rows=None, **metadata)
+    error = lake.fail(unknown, partition="mon")
+    assert isinstance(error, InvalidArgument)
+    assert "name its own in the metadata owned_rows" in str(error)
+    resources = {"io_manager": lake.manager()}
+    with pytest.raises(InvalidArgument, match="owned_rows"):
+        check_definitions(dg.Definitions([unknown], resources=resources))
+    assert shares(lake) == [("shop", "mon", 1)]
+    every = feed("web", owned_rows={}, **metadata)
+    check_definitions(dg.Definitions([every], resources=resources))
+    lake.materialize(every, partition="mon")
+    assert ("web", "mon", 1) in shares(lake) or metadata
+
+
+def test_a_full_refresh_replaces_only_rows_that_the_asset_owns(lake):
+    @dg.asset
+    def upstream() -> pa.Table:
+        return table_of([{"id": 1, "source": "web", "day": "mon", "n": 1}])
+
+    def incremental(**metadata: Any) -> Any:
+        @delta_change_feed_asset(
+            upstream,
+            name="feed_web",
+            keys="id",
+            returns="rows",
+            metadata={**SAME, "shared_table": True, **metadata},
+        )
+        def feed_web(changes: pa.Table) -> pa.Table:
+            return changes.select(["id", "source", "day", "n"])
+
+        return feed_web
+
+    lake.materialize(feed("shop", days=None, rows=[{"id": 7, "source": "shop", "day": "mon"}]))
+    lake.materialize(upstream)
+    assert "owned_rows" in str(lake.fail(upstream, incremental()))
+    for _ in range(2):
+        lake.materialize(
+            upstream,
+            incremental(owned_rows={"source": "web"}),
+            tags={"delta/full_refresh": "true"},
+        )
+    assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 1)]
+
+
+def test_a_value_that_its_column_cannot_have_is_refused(lake):
+    error = lake.fail(feed("web", days=None, owned_rows={"n": "many"}))
+    assert isinstance(error, InvalidArgument)
+    assert "'many' cannot be a value" in str(error)
+    for wrong in ({"source": []}, {"source": None}, "source = 'web'"):
+        assert "owned_rows" in str(lake.fail(feed("web", days=None, owned_rows=wrong)))

@@ -105,8 +105,17 @@ def _no_truth(value: object) -> object:
     return repr(value) if isinstance(value, bool) else value
 
 
+def _texts(value: object) -> object:
+    """One value or several as texts, as partition keys are."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values or any(item is None for item in values):
+        return None
+    return [str(item).lower() if isinstance(item, bool) else str(item) for item in values]
+
+
 _Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+_Values = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
 
 
@@ -147,6 +156,9 @@ class AssetOptions:
     """Earlier keys of the asset, as `a/b`: its table may belong to one of them."""
     shared_table: bool = False
     """Whether several assets write the table intentionally."""
+    owned_rows: Mapping[str, _Values] | None = None
+    """The rows of a shared table that the asset owns: by column, the value or the values that they
+    have. Empty: every row, of its partitions if it has some."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, the same location as in earlier Delta IO managers. An empty
@@ -273,6 +285,23 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
         problem = "a merge does not support sort_by: omit it, and Z-order the table with OPTIMIZE"
     if problem is not None:
         raise InvalidArgument(f"{asset} has mode merge, and {problem}")
+
+
+def check_shared(options: AssetOptions, *, asset: str) -> None:
+    """Refuse to replace or delete rows of a shared table without knowing which are the asset's."""
+    config = options.merge_config or MergeConfig()
+    deletes = config.merge_type is MergeType.replace_delete_unmatched or any(
+        clauses and name.startswith("when_not_matched_by_source")
+        for name, clauses in config.merge_operations_config or ()
+    )
+    removes = options.mode == "overwrite" or (options.mode == "merge" and deletes)
+    if options.shared_table and removes and options.owned_rows is None:
+        raise InvalidArgument(
+            f"asset {asset} shares its table, and its run replaces or deletes rows, which may be "
+            "of the other assets: name its own in the metadata owned_rows, such as "
+            "{'source': 'web'}; owned_rows = {} means that each row, of its partitions if it has "
+            "some, is its own"
+        )
 
 
 def _options(

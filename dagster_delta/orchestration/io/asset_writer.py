@@ -30,7 +30,11 @@ from dagster_delta.evolution.properties import (
     normalize_properties,
 )
 from dagster_delta.evolution.table_definition import TableDefinition
-from dagster_delta.orchestration.io.asset_options import AssetOptions, check_merge
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    check_merge,
+    check_shared,
+)
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY, check_owner, owner_of
 from dagster_delta.orchestration.metadata_keys import first_names
@@ -87,9 +91,9 @@ class AssetWrite:
     storage_options: Mapping[str, object] = field(repr=False)
     options: AssetOptions
     selection: PartitionSelection | None
-    """The Dagster partitions to write; None if the asset has none."""
+    """The rows to write: of Dagster partitions, or those that the asset owns; None for all."""
     select: SelectPartitions | None
-    """Selects some of these partitions."""
+    """Selects some of these partitions; None if the asset has none."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
     progress: tuple[AppTransaction, ...] = ()
@@ -226,7 +230,7 @@ class PartitionFrames(AssetValue):
 
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
         """Write the rows of all frames as one commit."""
-        self._check_keys(write.name, write.selection)
+        self._check_keys(write.name, None if write.select is None else write.selection)
         frames = {key: frame for key, frame in self.frames.items() if frame is not None}
         if not frames:
             return nothing_written(write, f"{write.name} returned None for each partition")
@@ -257,6 +261,7 @@ class PartitionFrames(AssetValue):
 
 def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     """Write the rows of an asset as one commit, or skip it if there is nothing to write."""
+    check_shared(write.options, asset=write.name)
     # After the commit nothing may fail: a repeated run would write its rows again.
     properties = normalize_properties(write.options.table_properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
@@ -333,7 +338,7 @@ def _missing(write: AssetWrite, table: Snapshot | None) -> tuple[str, ...] | Non
     if write.selection is not None and len(missing) == len(single):
         return None
     if mode == "error":
-        what = "the table" if write.selection is None else "a partition of the run"
+        what = "the table" if write.select is None else "a partition of the run"
         raise TableAlreadyExists(
             f"{what} of {write.name} exists already, and the mode is error; set the mode to "
             "overwrite or append, or to ignore to leave it as it is",
@@ -344,7 +349,7 @@ def _missing(write: AssetWrite, table: Snapshot | None) -> tuple[str, ...] | Non
 
 
 def _skipped(write: AssetWrite, table: Snapshot) -> WrittenAsset:
-    what = "the table" if write.selection is None else "a partition of the run"
+    what = "the table" if write.select is None else "a partition of the run"
     return WrittenAsset(
         write,
         table,
@@ -451,8 +456,9 @@ def _keeping_other_partitions(
     diff = None if before is None else diff_schemas(before.schema, schema)
     if diff is not None and (diff.added or diff.missing or diff.retyped):
         raise InvalidArgument(
-            f"{write.name} is partitioned, and its schema_mode overwrite would take other columns "
-            "from the partitions that this run does not write: use schema_mode merge for new "
+            f"{write.name} is partitioned or shares its table, and its schema_mode overwrite would "
+            "take other columns from the rows that this run does not write: use schema_mode merge "
+            "for new "
             "columns and wider types, delta_schema_change_job or DeltaTable.alter for the rest:\n"
             f"{diff}",
             table=write.uri,
@@ -467,6 +473,13 @@ def _outside_of_run(
     error: PartitionMismatch,
 ) -> PartitionMismatch:
     """The error in terms of the asset, with the rows of the first error."""
+    if write.select is None:
+        return PartitionMismatch(
+            f"{write.name} returned rows that it does not own: by owned_rows, "
+            f"{predicate or error.message} holds for its rows",
+            table=error.table or write.uri,
+            examples=error.examples,
+        )
     run = first_names(selection.keys)
     plural = "s" if len(selection.keys) > 1 else ""
     return PartitionMismatch(

@@ -58,6 +58,7 @@ from dagster_delta.orchestration.io.type_handlers import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import (
     SelectPartitions,
+    owned_selection,
     partition_selector,
     single_partitions,
 )
@@ -233,7 +234,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=None if select is None else select(keys),
+            selection=_selection(options, select, keys),
             select=select,
             idempotency=facts.transaction_id,
             commit_info=facts.commit_info(options.custom_metadata),
@@ -274,7 +275,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         if context.has_asset_key and wanted.version is None:
             check_read(snapshot, name, options)
         select, keys = _partitions(context, options, name)
-        selection = None if select is None else select(keys)
+        selection = _selection(options, select, keys)
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s: %r", name, scan)
@@ -285,7 +286,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 for key, single in single_partitions(selection).items()
             }
 
-        by_partition = None if selection is None else scans_by_partition
+        by_partition = None if select is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
         if self.openlineage:
@@ -436,7 +437,17 @@ def _partitions(
         definition, keys = partitions_of_run()
     if definition is None:
         return None, ()
-    return partition_selector(definition, options.partition_expr, asset=name), keys
+    select = partition_selector(
+        definition, options.partition_expr, asset=name, owned_rows=options.owned_rows
+    )
+    return select, keys
+
+
+def _selection(
+    options: AssetOptions, select: SelectPartitions | None, keys: tuple[str, ...]
+) -> PartitionSelection | None:
+    """The rows that a run touches; None for all rows of the table."""
+    return owned_selection(options.owned_rows) if select is None else select(keys)
 
 
 def _check_overwrite(

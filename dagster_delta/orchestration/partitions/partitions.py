@@ -33,6 +33,8 @@ class DimensionSlice:
     """The window of each key, half open, or None if the dimension is not partitioned by time."""
     known_keys: Callable[[], Sequence[str]] = field(default=tuple, repr=False, compare=False)
     """Reads all keys of a dimension that is not partitioned by time, as far as they are known."""
+    is_dimension: bool = True
+    """False for values that all rows of an asset have in a table that it shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,14 @@ def single_partitions(selection: PartitionSelection | None) -> dict[str, Partiti
     found = {}
     for box in () if selection is None else selection.boxes:
         for cell in product(*map(_single_slices, box)):
-            key = KEY_SEPARATOR.join(part.keys[0] for part in cell)
+            key = KEY_SEPARATOR.join(part.keys[0] for part in cell if part.is_dimension)
             found[key] = PartitionSelection((key,), (cell,))
     return dict(sorted(found.items()))
 
 
 def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
+    if not dimension.is_dimension:
+        return [dimension]
     windows = dimension.windows or [None] * len(dimension.keys)
     return [
         replace(dimension, keys=(key,), windows=None if window is None else (window,))
@@ -194,6 +198,27 @@ def partition_selector(
     partition_expr: str | Mapping[str, str] | None,
     *,
     asset: str,
+    owned_rows: Mapping[str, Sequence[str]] | None = None,
 ) -> SelectPartitions:
-    """Selects partitions of an asset by their keys."""
-    return partial(select_partitions, partitions_def, partition_expr=partition_expr, asset=asset)
+    """Selects partitions of an asset by their keys, of the rows that it owns."""
+
+    def select(keys: Iterable[str]) -> PartitionSelection:
+        selection = select_partitions(partitions_def, keys, partition_expr, asset=asset)
+        return _of_owner(selection, owned_rows or {})
+
+    return select
+
+
+def owned_selection(owned_rows: Mapping[str, Sequence[str]] | None) -> PartitionSelection | None:
+    """The rows that an asset without partitions owns, by column and values; None for all."""
+    return _of_owner(PartitionSelection((), ((),)), owned_rows) if owned_rows else None
+
+
+def _of_owner(
+    selection: PartitionSelection, owned_rows: Mapping[str, Sequence[str]]
+) -> PartitionSelection:
+    owned = [
+        DimensionSlice(column, tuple(values), is_dimension=False)
+        for column, values in owned_rows.items()
+    ]
+    return replace(selection, boxes=tuple((*box, *owned) for box in selection.boxes))
