@@ -1,5 +1,6 @@
-"""Fields of forms and of YAML: described where they are declared, or by the function they go to;
-unknown ones are refused, and the nearest one is named.
+"""Fields of forms and of YAML, and arguments of the functions that define assets, jobs and sensors:
+described where they are declared, or by the function they go to; unknown ones are refused, and the
+nearest one is named.
 
 Dagster checks the fields of a resource that YAML or the Launchpad configures, and silently drops
 unknown fields from Python: a typo, or an option of an earlier integration, would have no effect.
@@ -12,15 +13,24 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, wraps
 from itertools import pairwise
-from typing import Any, ClassVar, get_args
+from types import UnionType
+from typing import Any, ClassVar, ParamSpec, TypeVar, get_args, is_typeddict
 
+import dagster as dg
 from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.locations import check_no_password
+from dagster_delta.storage.locations import check_no_password, check_place, resolve_variable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_OneAsset = dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset
+_NAMES_OF_ASSETS = {"Any", "Asset", "AssetReference", "AssetsDefinition", "object"}
+"""Names of annotations that take one asset."""
 
 _LOCATIONS = frozenset({"root_uri", "uri"})
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n        .+)*)", re.MULTILINE)
@@ -88,17 +98,90 @@ class KnownFieldsOnly(DescribedFields):
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
         for name in sorted(data.keys() - known):
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
             raise InvalidArgument(
-                f"{type(self).__name__} has no option {name!r}: {hint} (docs/migration.md lists "
-                "the options of other packages)"
+                f"{type(self).__name__} has no option {name!r}: {_near(name, known)} "
+                "(docs/migration.md lists the options of other packages)"
             )
         for name, value in data.items():
             if name in _LOCATIONS and type(value) is str:
                 check_no_password(value)
+                check_place(value)
             _refuse_plain_mapping(type(self), name, value)
         super().__init__(**data)
+
+
+def _near(name: str, known: Collection[str], *, cutoff: float = 0.6) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+
+
+def checked_arguments(
+    *passed_to: Any,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A decorator for a public function: its arguments may be environment variables (`EnvVar`), and
+    unknown arguments, and assets where it takes something else, are refused.
+
+    Args:
+        passed_to: the functions, or the class of options, that its `**options` go to.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        parameters = inspect.signature(function).parameters
+        known = _argument_names(function).union(*map(_argument_names, passed_to))
+        # Dagster has arguments that it does not list.
+        has_more = dg.asset in passed_to or dg.AssetSpec in passed_to
+
+        @wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            for name in sorted(kwargs.keys() - known):
+                near = _near(name, known, cutoff=0.85)
+                if not has_more or near.startswith("did"):
+                    raise InvalidArgument(f"{function.__name__} has no option {name!r}: {near}")
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            for name, value in given.items():
+                if isinstance(value, _OneAsset) and name in parameters:
+                    _check_takes_asset(parameters[name], value, function.__name__)
+            resolved: Any = [_resolved(value) for value in args]
+            options: Any = {
+                name: value if name == "storage_options" else _resolved(value)
+                for name, value in kwargs.items()
+            }
+            return function(*resolved, **options)
+
+        return call
+
+    return decorate
+
+
+def _argument_names(target: Any) -> set[str]:  # noqa: ANN401
+    """The names of the arguments of a function, or of a class of options."""
+    if is_typeddict(target):
+        return set(target.__annotations__)
+    parameters = inspect.signature(target).parameters.values()
+    names = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD}
+    return {name for name in names - {"self"} if not name.startswith("_")}
+
+
+def _check_takes_asset(parameter: inspect.Parameter, asset: _OneAsset, owner: str) -> None:
+    """Refuse an asset for a parameter that takes a location, or several assets."""
+    annotation: object = parameter.annotation
+    choices = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    names = [getattr(choice, "__name__", choice) for choice in choices]
+    spelled = " | ".join(map(str, names))
+    if not {name.rpartition(".")[2] for name in spelled.split(" | ")} & _NAMES_OF_ASSETS:
+        raise InvalidArgument(
+            f"{parameter.name} of {owner} is {spelled}, and not the asset "
+            f"{asset.key.to_user_string()}"
+        )
+
+
+def _resolved(value: Any) -> Any:  # noqa: ANN401
+    """The value, in which environment variables are what they stand for."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_resolved, value))
+    if type(value) is dict:
+        return {name: _resolved(item) for name, item in value.items()}
+    return resolve_variable(value)
 
 
 def _refuse_plain_mapping(owner: type[BaseModel], name: str, value: object) -> None:

@@ -23,6 +23,7 @@ from dagster_delta.orchestration.storage_options import (
     refuse_mask,
 )
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
+from dagster_delta.storage.locations import resolve_variable
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -332,10 +333,10 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
             InvalidArgument: neither `uri` nor `root_uri` with `name` is set.
         """
         if self.uri:
-            return self.uri
+            return resolve_variable(self.uri)
         if self.root_uri and self.name:
-            parts = [self.root_uri.rstrip("/"), *filter(None, [self.schema_]), self.name]
-            return "/".join(parts)
+            root, *below = map(resolve_variable, (self.root_uri, self.schema_ or "", self.name))
+            return "/".join([root.rstrip("/"), *filter(None, below)])
         raise InvalidArgument(
             "a DeltaTableResource needs the location of its table: set uri, or root_uri and name"
         )

@@ -22,7 +22,7 @@ from dagster_shared.check import CheckError
 from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.plan_report import table_cell
-from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.maintenance.jobs import job_on_one_table, report_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -96,6 +96,7 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
     Spark session."""
 
 
+@checked_arguments(dg.GraphDefinition.to_job)
 def delta_schema_change_job(
     name: str = "delta_schema_change",
     *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from dagster import Config, EnvVar
+from dagster import Config
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
@@ -162,10 +162,7 @@ AnyStorageOptions: TypeAlias = Annotated[
 def plain_options(options: StorageOptions | Mapping[str, object] | None) -> dict[str, object]:
     """The storage options that `DeltaTable` takes, for definitions that are not resources.
 
-    Environment variables are resolved here. The options hold the secrets in plain text.
+    The store that is opened with them resolves environment variables; the options hold other
+    secrets in plain text.
     """
-    plain = options.to_options() if isinstance(options, StorageOptions) else dict(options or {})
-    return {
-        name: value.get_value() if isinstance(value, EnvVar) else value
-        for name, value in plain.items()
-    }
+    return options.to_options() if isinstance(options, StorageOptions) else dict(options or {})

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.locations import check_no_password, scheme_of
+from dagster_delta.storage.locations import check_no_password, resolve_variable, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
@@ -21,15 +21,17 @@ def open_store(
         uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `gs:`, `abfss:`, `az:`, `hdfs:`,
             or any protocol of fsspec.
         storage_options: credentials and settings; the module of each store lists those it supports.
+            They, and the URI, may be environment variables, as Dagster's `EnvVar`.
 
     Raises:
         InvalidArgument: the URI or an option is invalid for its kind of storage, or the URI holds a
-            password or a signature.
+            password or a signature, or is a path that looks like a URI.
         StorageFailure: the package that serves this kind of storage is not installed.
     """
     # A store is imported when it is first opened: importing the cloud stores takes longer than
     # everything else.
-    location = os.fspath(uri)
+    location = os.fspath(resolve_variable(uri))
+    storage_options = {k: resolve_variable(value) for k, value in (storage_options or {}).items()}
     if not location.strip():
         raise InvalidArgument("the location of a table is empty: give a path or a URI")
     check_no_password(location)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from typing import TypeVar
 from urllib.parse import unquote
 
 from dagster_delta.errors import InvalidArgument
+
+_T = TypeVar("_T")
 
 # At least two characters, so that a Windows drive is a path; the slash, so that a file name with a
 # colon in it is a path too.
@@ -23,6 +26,13 @@ _PASSWORD = re.compile(rf"{_URI}[^/@]*:(?!\d+(?:/|$))[^@]*@|https?://[^/]*@", re
 _SIGNED = re.compile(
     rf"{_URI}.*[?&][^=&]*(?:sig|signature|token|secret|password|credential|accesskey|key)[^=&]*=",
     re.IGNORECASE,
+)
+
+# How plain paths begin that were meant as URIs: `s3//lake`, `gs:lake`, ` s3://lake`. A drive of
+# Windows is one letter.
+_STORAGE = "abfss?|adl|azure|az|dbfs|file|gcs|gs|hdfs|https?|memory|oss|s3[an]?|s?ftp|wasbs?"
+_MEANT_AS_URI = re.compile(
+    rf"(?![a-z]:)[^/\\]*:[/\\]{{2}}|[^\w./~\\]*(?:{_STORAGE})(?::|\W?//)", re.IGNORECASE
 )
 
 _SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
@@ -56,6 +66,34 @@ def check_no_password(location: str) -> None:
         )
 
 
+def resolve_variable(value: _T) -> _T:
+    """The value itself, or that of the environment variable that it stands for, as Dagster's
+    `EnvVar` does: the text of an `EnvVar` is the name of the variable.
+
+    Raises:
+        InvalidArgument: the variable is not set.
+    """
+    read = getattr(value, "get_value", None)
+    if read is None:
+        return value
+    found: _T | None = read()
+    if found is None:
+        name = getattr(value, "env_var_name", "")
+        raise InvalidArgument(f"the environment variable {name} is not set, and is needed here")
+    return found
+
+
+def check_place(location: str) -> None:
+    """Refuse a path that was meant as a URI: it would silently become a folder on this machine."""
+    if scheme_of(location) is None and (found := _MEANT_AS_URI.match(location)):
+        # No more of it: what follows may be a password.
+        raise InvalidArgument(
+            f"the location of a table begins with {found[0]!r}, and is no URI: write "
+            "scheme://bucket/path, such as s3://lake/orders, without quotes and spaces. For a "
+            "local folder with this name, put ./ in front of it"
+        )
+
+
 def check_relative_path(path: str) -> str:
     """`path` itself, if it is below the root of its store."""
     if path.startswith("/") or scheme_of(path) is not None:
@@ -81,10 +119,12 @@ def join_path(directory: str, name: str) -> str:
 def local_root(location: str) -> str:
     """The absolute local path that a plain path or a `file:` URI names.
 
-    `~` is expanded in a plain path; a `file:` URI is percent-decoded.
+    `~` is expanded in a plain path; a `file:` URI is percent-decoded. A path that looks like a URI
+    is refused.
     """
     scheme = scheme_of(location)
     if scheme is None:
+        check_place(location)
         return os.path.abspath(os.path.expanduser(location))  # noqa: PTH100, PTH111
     return os.path.abspath(unquote(strip_file_scheme(location)))  # noqa: PTH100
 

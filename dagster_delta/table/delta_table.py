@@ -70,9 +70,9 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
 
     Args:
         uri: path or URI of the table's root.
+        version: version to open instead of the latest; such a handle is read-only.
         storage_options: credentials and settings of the storage.
         store: an opened store instead of `uri`'s own.
-        version: version to open instead of the latest; such a handle is read-only.
         must_exist: If False, the table need not exist yet: read calls then raise TableNotFound, and
             the first append or overwrite creates the table.
         allow_column_changes: If False, this handle refuses to start online column changes.

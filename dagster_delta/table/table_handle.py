@@ -29,10 +29,10 @@ class TableHandle:
     def __init__(
         self,
         uri: str | os.PathLike[str],
+        version: int | None = None,
         *,
         storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
-        version: int | None = None,
         must_exist: bool = True,
         allow_column_changes: bool = True,
     ) -> None:

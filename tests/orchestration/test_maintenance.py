@@ -599,12 +599,12 @@ def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
     ("make", "option"),
     [
         (delta_maintenance_job, "descripton"),
-        (delta_restore_job, "tag"),
-        (delta_clone_job, "tag"),
+        (delta_restore_job, "table"),
+        (delta_clone_job, "run_tag"),
         (delta_schema_change_job, "enable_column_changes"),
-        (partial(delta_maintenance_schedule, "nightly", "0 3 * * *"), "executor"),
+        (partial(delta_maintenance_schedule, "nightly", "0 3 * * *"), "execution_time_zone"),
     ],
 )
 def test_an_option_that_a_job_does_not_have_is_refused(make: Any, option: str) -> None:
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+    with pytest.raises(InvalidArgument, match=f"has no option '{option}': did you mean"):
         make(assets=[flights], **{option: True})

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.storage import open_store
+from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.cloud.store import CloudStore
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.storage.locations import (
@@ -94,6 +96,44 @@ def test_a_local_location_is_read_as_its_form_says(location: str, root: str) -> 
     store = open_store(location)
     assert isinstance(store, LocalStore)
     assert store.location.uri == root
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("s3//lake", "S3A//lake/t", "gs:lake", "abfss:lake@account/x", "hdfs;//host/t", "az:"),
+        *(" s3://lake", '"s3://lake"', "'gs://lake", "s3:\\\\lake", "file:lake", "://lake"),
+        *("{root}://lake", "3s://lake", "memory:t"),
+    ],
+)
+def test_a_path_that_was_meant_as_a_uri_is_refused(location: str) -> None:
+    for use in (open_store, lambda uri: DeltaIOManager(root_uri=uri)):
+        with pytest.raises(InvalidArgument, match="is no URI"):
+            use(location)
+
+
+def test_a_secret_in_a_misspelled_uri_is_not_shown() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        open_store(" s3://user:hunter2@bucket/t")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("./s3//lake", "/s3//lake", "~/gs:lake", "a//b", "data:2024/t", "s3/lake", "gs"),
+        *("2024-01-01T10:00/t", "day=2024-01-01 10:00:00//t", "C:/lake", "c:\\lake", "a/s3://b"),
+        *("azores:x", "files:x", "s3_old//t", "lake:v2//t", "/data//t", "../hdfs:x", "./ s3://x"),
+    ],
+)
+def test_a_local_path_with_colons_and_slashes_stays_one(location: str) -> None:
+    assert isinstance(open_store(location), LocalStore)
+
+
+def test_every_scheme_of_a_cloud_is_known_where_it_is_misspelled() -> None:
+    for scheme in (*CLOUDS, "memory", "hdfs", "file"):
+        with pytest.raises(InvalidArgument, match="is no URI"):
+            open_store(f"{scheme}:lake")
 
 
 def test_a_relative_path_and_a_tilde_are_made_absolute(

@@ -29,6 +29,7 @@ from dagster_delta.orchestration.io.asset_options import (
     names_of,
     read_asset_options,
 )
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -66,6 +67,7 @@ _HISTORY = 10
 checked."""
 
 
+@checked_arguments()
 def delta_asset_checks(
     asset: AssetReference,
     *,

@@ -12,6 +12,7 @@ import dagster as dg
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.checks.table_checks import check_health_limits, exceeded_limits
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -73,6 +74,7 @@ class _TableState:
         return bool(self.problem or self.exceeded)
 
 
+@checked_arguments(dg.asset)
 def delta_health_asset(
     name: str = "delta_health",
     *,

@@ -84,7 +84,7 @@ from dagster_delta.orchestration.io.type_handlers import (
     annotation_of,
     type_handler_of,
 )
-from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
@@ -117,6 +117,7 @@ class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
     """Process every row of the upstream table, and replace everything derived from it before."""
 
 
+@checked_arguments(dg.asset)
 def delta_change_feed_asset(
     upstream: AssetReference,
     *,

@@ -49,6 +49,7 @@ from dagster_delta.orchestration.io.asset_writer import (
 )
 from dagster_delta.orchestration.io.io_manager import delta_io_manager
 from dagster_delta.orchestration.io.merge_config import match_on
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.parquet.store_assignment import assign_batches
@@ -71,6 +72,7 @@ ChangedFiles = Literal["skip", "load"]
 _MAX_NAMED = 20
 
 
+@checked_arguments(dg.asset)
 def delta_files_asset(
     name: str,
     source: str,
@@ -131,6 +133,7 @@ def delta_files_asset(
     return _FilesAsset(name, zone, mode, changed_files, io_manager_key).define(asset_options)
 
 
+@checked_arguments()
 def delta_files_sensor(
     name: str,
     source: str,

@@ -26,6 +26,7 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeType,
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
+from dagster_delta.storage.locations import resolve_variable
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
@@ -169,7 +170,7 @@ class AssetOptions:
                 "root_uri of the DeltaIOManager is empty: set it to the location that holds the "
                 "tables, and the environment variable that it comes from, if it does"
             )
-        root = root_uri.rstrip("/")
+        root = resolve_variable(root_uri).rstrip("/")
         schema, table = self.table_path(asset_key, output_name)
         return f"{root}/{schema}/{table}" if schema else f"{root}/{table}"
 
@@ -184,7 +185,8 @@ class AssetOptions:
         if schema is None:
             schema = path[-2] if len(path) > 1 else DEFAULT_SCHEMA
         name = self.table_name or path[-1]
-        if ".." in f"{schema}/{name}".split("/"):
+        # Before a run, an EnvVar cannot be formatted; its methods return its name.
+        if ".." in (*schema.split("/"), *name.split("/")):
             raise InvalidArgument(
                 f"the table {schema}/{name} of {'/'.join(path)} is not below root_uri: write "
                 "schema and table_name without '..'"
@@ -309,7 +311,8 @@ def _options(
 ) -> dict[str, object]:
     """Option name to its plain value; refuses keys that resemble an option."""
     plain = {
-        key.removeprefix(NAMESPACE): getattr(raw, "value", raw) for key, raw in metadata.items()
+        key.removeprefix(NAMESPACE): resolve_variable(getattr(raw, "value", raw))
+        for key, raw in metadata.items()
     }
     found = {key: value for key, value in plain.items() if key in known and value is not None}
     for key in metadata:

@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of, check_choice
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
 from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.sql.duckdb_sql import REGISTERED, SEALED_CONFIG
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.batch_dataset import BatchDataset
 
 
+@checked_arguments(dg.asset)
 def delta_sql_asset(
     name: str,
     sql: str,

@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -36,6 +37,7 @@ from dagster_delta.table.delta_table import DeltaTable
 _SELECT = "select_tables"
 
 
+@checked_arguments(dg.GraphDefinition.to_job)
 def delta_maintenance_job(
     name: str = "delta_maintenance",
     *,
@@ -92,6 +94,7 @@ def delta_maintenance_job(
     return maintenance.to_job(name=name, config=mapping, **{"description": what, **job_options})
 
 
+@checked_arguments(delta_maintenance_job, dg.GraphDefinition.to_job)
 def delta_maintenance_schedule(
     name: str,
     cron_schedule: str,
@@ -126,6 +129,7 @@ def delta_maintenance_schedule(
     )
 
 
+@checked_arguments(dg.GraphDefinition.to_job)
 def delta_restore_job(
     name: str = "delta_restore",
     *,
@@ -154,6 +158,7 @@ def delta_restore_job(
     return job_on_one_table(name, "restore", DeltaRestoreConfig, _restore_or_clone, found, options)
 
 
+@checked_arguments(dg.GraphDefinition.to_job)
 def delta_clone_job(
     name: str = "delta_clone",
     *,

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import dagster as dg
 
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.orchestration.sensors.table_watcher import commit_facts
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
@@ -33,6 +34,7 @@ _POSITION = "delta/log_position"
 """Tag of an observation: version, digest and file time (ms) of the last commit, `41.9f3a….17…`."""
 
 
+@checked_arguments(dg.AssetSpec)
 def observable_delta_asset(
     key: dg.AssetKey | str | Sequence[str],
     table: str,

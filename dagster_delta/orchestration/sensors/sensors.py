@@ -24,6 +24,7 @@ import msgspec
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
 from dagster_delta.orchestration.io.asset_options import check_choice, names_of
+from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
 from dagster_delta.orchestration.sensors.table_watcher import (
@@ -121,6 +122,7 @@ class DeltaSensorOptions(TypedDict, total=False):
     description: str
 
 
+@checked_arguments(DeltaSensorOptions)
 def delta_table_sensor(
     name: str,
     tables: str | Sequence[str] = (),
@@ -146,6 +148,7 @@ def delta_table_sensor(
     return _sensor(name, tables, options, needs_change_feed=False)
 
 
+@checked_arguments(DeltaSensorOptions)
 def delta_change_feed_sensor(
     name: str,
     tables: str | Sequence[str] = (),
@@ -175,12 +178,6 @@ def _sensor(
     *,
     needs_change_feed: bool,
 ) -> dg.SensorDefinition:
-    unknown = sorted(set(options) - set(DeltaSensorOptions.__annotations__))
-    if unknown:
-        raise InvalidArgument(
-            f"Sensor {name} has no option {', '.join(unknown)}; it takes "
-            f"{', '.join(sorted(DeltaSensorOptions.__annotations__))}"
-        )
     watch = _watch(name, tables, options, needs_change_feed=needs_change_feed)
 
     define = dg.sensor(
