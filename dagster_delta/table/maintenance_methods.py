@@ -44,6 +44,7 @@ class MaintenanceMethods(TableHandle):
         engine: Literal["arrow", "spark"] | None = None,
         memory_limit: int | str | None = None,
         max_commit_bytes: int | None = None,
+        dry_run: bool = False,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[OptimizeProgress], None] | None = None,
     ) -> OptimizeResult:
@@ -78,6 +79,7 @@ class MaintenanceMethods(TableHandle):
                 `arrow` holds at once; more are sorted by way of temporary files. By default
                 `DAGSTER_DELTA_MEMORY_LIMIT`, or about 0.5 GB, and on small machines less.
             max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
+            dry_run: only count the files that would be rewritten, and their bytes.
             commit_info: recorded in each commitInfo beside this library's own fields.
             on_progress: called after each commit.
 
@@ -101,6 +103,7 @@ class MaintenanceMethods(TableHandle):
             full=full,
             engine=engine_for(None, engine, memory_limit=memory_limit),
             max_commit_bytes=max_commit_bytes or operations.optimize.MAX_COMMIT_BYTES,
+            dry_run=dry_run,
             commit_info=commit_info,
             on_progress=on_progress,
         )
@@ -113,6 +116,7 @@ class MaintenanceMethods(TableHandle):
         purge: Collection[Purge] = ("deletion_vectors", "dropped_columns", "widened_types"),
         target_file_size: int | None = None,
         engine: Literal["arrow", "spark"] | None = None,
+        dry_run: bool = False,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[OptimizeProgress], None] | None = None,
     ) -> OptimizeResult:
@@ -128,6 +132,7 @@ class MaintenanceMethods(TableHandle):
                 last two read the footer of every file.
             target_file_size: as for `optimize`.
             engine: as for `optimize`.
+            dry_run: as for `optimize`.
             commit_info: recorded in each commitInfo beside this library's own fields.
             on_progress: called after each commit.
 
@@ -142,6 +147,7 @@ class MaintenanceMethods(TableHandle):
             purge=purge,
             target_file_size_bytes=target_file_size,
             engine=engine_for(None, engine),
+            dry_run=dry_run,
             commit_info=commit_info,
             on_progress=on_progress,
         )

@@ -75,6 +75,24 @@ def test_only_files_that_may_hold_matching_rows_are_looked_at(
     assert len(engine.tuples(table)) == 40
 
 
+def test_a_dry_run_counts_what_is_then_rewritten(engine: Engine, table: DeltaTable) -> None:
+    for part in range(3):
+        table.append(numbered_with_nulls(part, part + 10), properties=VECTORS)
+    for where, zorder_by in ((None, ["id"]), ("id < 2", []), (None, [])):
+        table.append(numbered_with_nulls(20))
+        planned = table.optimize(where, zorder_by=zorder_by, engine=engine.name, dry_run=True)
+        assert planned.skipped
+        assert table.refresh().version == planned.version
+        done = table.optimize(where, zorder_by=zorder_by, engine=engine.name)
+        assert planned.metrics == {name: done.metrics[name] for name in planned.metrics}
+    table.delete("id = 0")
+    planned = table.reorg(engine=engine.name, dry_run=True)
+    assert table.refresh().version == planned.version
+    assert planned.metrics["numRemovedFiles"] == 1
+    done = table.reorg(engine=engine.name)
+    assert done.metrics["numRemovedBytes"] == planned.metrics["numRemovedBytes"]
+
+
 def test_a_clustered_table_is_laid_out_and_keeps_its_rows(
     engine: Engine, table: DeltaTable
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -111,6 +112,39 @@ def test_a_job_repairs_and_purges_only_where_that_is_enabled(lake: Lake) -> None
     assert not any(snapshot.files()["has_deletion_vector"].to_pylist())
     observed = observations(lake, "raw", "flights")[0]
     assert (observed["delta/fsck_removed_files"], observed["delta/reorg_files_removed"]) == (1, 2)
+
+
+def test_a_dry_run_of_a_job_writes_nothing_and_says_what_each_step_would_do(lake: Lake) -> None:
+    fill(lake)
+    table = lake.table("flights", "raw")
+    table.set_properties({"delta.enableDeletionVectors": "true"})
+    table.delete("id = 1")
+    files = sorted(path for path in Path(table.uri).rglob("*"))
+    on: dict[str, Any] = {"enabled": True}
+    steps = {name: {**on, "dry_run": False} for name in ("fsck", "vacuum", "clean_log")}
+    result = run(
+        lake,
+        delta_maintenance_job(assets=[flights]),
+        {"dry_run": True, "optimize": on, "reorg": on, "checkpoint": on, **steps},
+    )
+    assert result.success
+    assert sorted(path for path in Path(table.uri).rglob("*")) == files
+    observed = observations(lake, "raw", "flights")[0]
+    assert observed["delta/optimize_files_removed"] == table.snapshot().num_files == 3
+    assert observed["delta/optimize_bytes_removed"] == table.snapshot().size_bytes
+    report = observed["delta/report"]
+    for title in ("FSCK", "REORG", "OPTIMIZE", "VACUUM", "CHECKPOINT", "CLEAN LOG"):
+        assert f"**{title} (dry run)**" in report
+    assert "would rewrite 3 files" in report
+
+
+def test_one_step_of_a_job_can_be_a_dry_run(lake: Lake) -> None:
+    fill(lake)
+    job = delta_maintenance_job(assets=[flights], config=DeltaMaintenanceConfig())
+    assert run(lake, job, {"optimize": {"dry_run": True}}).success
+    assert lake.table("flights", "raw").version() == 2
+    assert run(lake, job).success
+    assert lake.table("flights", "raw").version() == 3
 
 
 class OwnRows(dg.ConfigurableResource[Any]):

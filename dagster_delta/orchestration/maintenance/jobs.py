@@ -52,8 +52,9 @@ def delta_maintenance_job(
     """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
     per table.
 
-    By default small files are compacted, and VACUUM only reports what it would delete. The
-    Launchpad shows the config with types and descriptions; a run may restrict it to some `tables`.
+    By default small files are compacted, and VACUUM only reports what it would delete; with
+    `dry_run: true` in the config of a run no step writes anything. The Launchpad shows the config
+    with types and descriptions; a run may restrict it to some `tables`.
 
     Every step is in the pool of its table, see `delta_table_pool`.
 
@@ -314,8 +315,7 @@ def _maintenance_op(
             return
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
-        operations = [asked for _, asked in config if isinstance(asked, OperationConfig)]
-        metadata = maintain(context, table, maintained.name, operations)
+        metadata = maintain(context, table, maintained.name, config.operations())
         report_table(context, maintained, table, metadata)
 
     return maintain_table

@@ -69,6 +69,7 @@ class OptimizeConfig(OperationConfig):
     passed_to = DeltaTable.optimize
 
     enabled: bool = _switch(default=True)
+    dry_run: bool = False
     where: str | None = None
     target_file_size: int | None = None
     min_file_size: int | None = None
@@ -93,7 +94,10 @@ class OptimizeConfig(OperationConfig):
         # A job may have tables of both kinds.
         full = self.full and bool(table_clustering(table.refresh()))
         options = {**self.arguments(), "full": full, "commit_info": commit_info}
-        return _rewrite("optimize", "compact", partial(table.optimize, **options), self.engine, log)
+        rewrite = partial(table.optimize, **options)
+        if self.dry_run:
+            return _planned_rewrite("optimize", rewrite())
+        return _rewrite("optimize", "compact", rewrite, self.engine, log)
 
 
 class VacuumConfig(OperationConfig):
@@ -167,6 +171,8 @@ class ReorgConfig(OperationConfig):
     passed_to = DeltaTable.reorg
 
     enabled: bool = _switch(default=False)
+    dry_run: bool = False
+    """Only count the files that would be rewritten, and their bytes."""
     where: str | None = None
     deletion_vectors: bool = True
     """Whether rows that are marked as deleted leave the files."""
@@ -183,7 +189,10 @@ class ReorgConfig(OperationConfig):
         """Purge deleted rows, dropped columns and old types from the files of a table."""
         purge = [kind for kind in get_args(Purge) if getattr(self, kind)]
         options = {**self.arguments(), "purge": purge, "commit_info": commit_info}
-        return _rewrite("reorg", "purge", partial(table.reorg, **options), self.engine, log)
+        rewrite = partial(table.reorg, **options)
+        if self.dry_run:
+            return _planned_rewrite("reorg", rewrite())
+        return _rewrite("reorg", "purge", rewrite, self.engine, log)
 
 
 class CheckpointConfig(OperationConfig):
@@ -191,6 +200,8 @@ class CheckpointConfig(OperationConfig):
 
     title = "CHECKPOINT"
     enabled: bool = _switch(default=False)
+    dry_run: bool = False
+    """Only report whether a checkpoint would be written."""
     after_commits: int = 1
     """Only if the table has at least this many commits since the last checkpoint."""
 
@@ -202,10 +213,11 @@ class CheckpointConfig(OperationConfig):
         is_damaged = any(not file.endswith(".crc") for file in health.damaged_log_files)
         if waiting < max(1, self.after_commits) and not is_damaged:
             return f"{counted(waiting, 'commit')} since the last one: none written", {}
+        after = f"at version {health.version}, {counted(waiting, 'commit')} after the last one"
+        if self.dry_run:
+            return f"would be written {after}", {}
         table.checkpoint()
-        summary = (
-            f"written at version {health.version}, {counted(waiting, 'commit')} after the last one"
-        )
+        summary = f"written {after}"
         return summary, {"delta/checkpoint_version": health.version}
 
 
@@ -337,6 +349,8 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
 
     tables: list[str] = Field(default=[])
     """Names of the job's tables to maintain. Empty: all of them."""
+    dry_run: bool = False
+    """Only report what each step would do, whatever its own dry_run says: nothing is written."""
     fsck: FsckConfig = FsckConfig()
     """Find the files that storage no longer has."""
     reorg: ReorgConfig = ReorgConfig()
@@ -349,6 +363,13 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
     """Write a checkpoint."""
     clean_log: CleanLogConfig = CleanLogConfig()
     """Delete the log files of expired versions."""
+
+    def operations(self) -> list[OperationConfig]:
+        """The steps, in their order."""
+        steps = [step for _, step in self if isinstance(step, OperationConfig)]
+        return (
+            [step.model_copy(update={"dry_run": True}) for step in steps] if self.dry_run else steps
+        )
 
 
 class DeltaRestoreConfig(RestoreConfig):
@@ -402,6 +423,16 @@ def _rewrite(
             **spark_work,
         },
     )
+
+
+def _planned_rewrite(name: str, planned: OptimizeResult) -> StepReport:
+    """What a rewrite of files would read."""
+    files, size = (planned.metrics[of] for of in ("numRemovedFiles", "numRemovedBytes"))
+    return f"would rewrite {counted(files, 'file')} ({spell_bytes(size)})", {
+        f"delta/{name}_dry_run": True,
+        f"delta/{name}_files_removed": files,
+        f"delta/{name}_bytes_removed": size,
+    }
 
 
 def _deleted(name: str, result: DeletedFiles) -> StepReport:

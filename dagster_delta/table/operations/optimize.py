@@ -101,17 +101,20 @@ class OptimizeOptions:
     max_commit_bytes: int = MAX_COMMIT_BYTES
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[OptimizeProgress], None] | None = None
+    dry_run: bool = False
+    """Whether the files to rewrite are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeResult:
-    """What an OPTIMIZE did."""
+    """What an OPTIMIZE did, or would do."""
 
     versions: tuple[int, ...]
-    """The versions that it committed, in order; empty if there was nothing to do."""
+    """The versions that it committed, in order; empty if there was nothing to do, and after a dry
+    run."""
     metrics: Mapping[str, int]
     """Totals over all of its commits, by the names of commitInfo: `numRemovedFiles`,
-    `numAddedBytes`, …"""
+    `numAddedBytes`, …; of a dry run, those of the files that it would remove."""
     snapshot: Snapshot
     """The table after the OPTIMIZE."""
     conflicts: tuple[CommitConflict, ...] = ()
@@ -156,6 +159,12 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     files = _candidates(snapshot, options, target, everything=everything)
     groups = _groups(snapshot, files, options, target, clustering)
     parameters = _parameters(options, clustering)
+    if options.dry_run:
+        planned = {
+            "numRemovedFiles": sum(group.num_rows for group in groups),
+            "numRemovedBytes": sum(map(total_bytes, groups)),
+        }
+        return OptimizeResult((), planned, snapshot)
     job = _Optimization(
         snapshot,
         options,
