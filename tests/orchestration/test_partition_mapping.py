@@ -81,6 +81,50 @@ def test_a_date_belongs_to_each_hour_of_a_day_whose_clock_skips_half_an_hour() -
     assert keys_of(hours, "2024-10-06") == [f"20241006{h:02}" for h in range(24) if h != 2]
 
 
+WEEKDAYS = dg.TimeWindowPartitionsDefinition(
+    "2026-03-02",
+    "%Y-%m-%d",
+    end="2026-03-28",
+    cron_schedule="0 0 * * *",
+    exclusions=["0 0 * * 6", "0 0 * * 0"],
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_instant"),
+    [
+        ("2026-03-07", False),
+        ("2026-03-07 12:00:00", False),
+        ("2026-03-07T12:00:00", False),
+        ("2026-03-07T12:00:00.000000Z", True),
+        ("2026-03-08 23:59:59.999999", True),
+        ("20260307", False),
+    ],
+)
+def test_a_moment_of_an_excluded_window_belongs_to_no_key(text, is_instant) -> None:
+    mapping = PartitionMapping(WEEKDAYS, "day", None)
+    mapped = mapping.map([{"day": text}], timestamp_columns=("day",) if is_instant else ())
+    assert (mapped.keys, mapped.later, mapped.unmapped) == ([], [], [{"day": text}])
+
+
+def test_a_moment_next_to_an_excluded_window_belongs_to_its_own_key() -> None:
+    assert keys_of(WEEKDAYS, "2026-03-06 23:59:59.999999") == ["2026-03-06"]
+    assert keys_of(WEEKDAYS, "2026-03-09 00:00:00") == ["2026-03-09"]
+
+
+def test_a_date_belongs_to_the_hours_that_are_not_excluded() -> None:
+    hours = dg.TimeWindowPartitionsDefinition(
+        "2026-03-02-00:00",
+        "%Y-%m-%d-%H:%M",
+        end="2026-03-28-00:00",
+        cron_schedule="0 * * * *",
+        exclusions=["0 0 * * *", "0 12 * * *", "0 * * * 6"],
+    )
+    expected = [f"2026-03-06-{hour:02}:00" for hour in range(24) if hour not in (0, 12)]
+    assert keys_of(hours, "2026-03-06") == expected
+    assert keys_of(hours, "2026-03-07") == []
+
+
 def test_a_key_that_is_another_date_too_is_refused() -> None:
     days = dg.DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
     with pytest.raises(InvalidArgument, match="as a date it belongs to 2024-05-03"):

@@ -576,6 +576,85 @@ def test_a_mapped_input_is_the_partitions_of_the_mapping(lake, events):
     assert values(seen) == [date(2013, 1, 2), date(2013, 1, 3)]
 
 
+WEEKDAYS = dg.TimeWindowPartitionsDefinition(
+    "2026-03-02",
+    "%Y-%m-%d",
+    end="2026-03-28",
+    cron_schedule="0 0 * * *",
+    exclusions=["0 0 * * 6", "0 0 * * 0"],
+)
+WEEKS = dg.WeeklyPartitionsDefinition("2026-03-01", end_date="2026-03-29")
+WEEK = [date(2026, 3, day) for day in range(9, 14)]
+
+
+@pytest.mark.parametrize(
+    ("partitions_def", "mapping", "key", "loaded"),
+    [
+        (WEEKS, None, "2026-03-08", WEEK),
+        (
+            WEEKS,
+            dg.TimeWindowPartitionMapping(start_offset=-1),
+            "2026-03-15",
+            [*WEEK, *(day + timedelta(days=7) for day in WEEK)],
+        ),
+        (
+            dg.HourlyPartitionsDefinition("2026-03-05-00:00", end_date="2026-03-12-00:00"),
+            None,
+            "2026-03-07-05:00",
+            [],
+        ),
+        (
+            WEEKDAYS,
+            dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1),
+            "2026-03-09",
+            [date(2026, 3, 6)],
+        ),
+    ],
+    ids=["week", "two weeks", "hour of an excluded day", "weekday before"],
+)
+def test_an_input_has_only_the_partitions_that_its_windows_overlap(
+    lake, events, partitions_def, mapping, key, loaded
+):
+    asset = asset_of(events, WEEKDAYS, lambda key: [{"p": date.fromisoformat(key)}])
+    lake.materialize(asset, range_of=every(WEEKDAYS))
+    reader, seen = reading(
+        "events",
+        partitions_def=partitions_def,
+        ins={"events": dg.AssetIn(partition_mapping=mapping)},
+    )
+    lake.materialize(asset.to_source_asset(), reader, partition=key)
+    assert values(seen) == loaded
+
+
+@pytest.mark.parametrize("of_both", [True, False], ids=["two dimensions", "one dimension"])
+def test_a_dimension_of_an_input_has_only_the_partitions_of_its_window(lake, events, of_both):
+    regions = dg.StaticPartitionsDefinition(["eu", "us"])
+    asset = asset_of(
+        events,
+        dg.MultiPartitionsDefinition({"day": WEEKDAYS, "region": regions}),
+        lambda key: [{"p": date.fromisoformat(key.split("|")[0]), "r": key.split("|")[1]}],
+        expr={"day": "p", "region": "r"},
+    )
+    lake.materialize(asset, range_of=("2026-03-02|eu", "2026-03-27|us"))
+    options: dict[str, Any] = {"partitions_def": WEEKS}
+    if of_both:
+        mapping = dg.MultiPartitionMapping(
+            {
+                "day": dg.DimensionPartitionMapping("week", dg.TimeWindowPartitionMapping()),
+                "region": dg.DimensionPartitionMapping("region", dg.IdentityPartitionMapping()),
+            }
+        )
+        options = {
+            "partitions_def": dg.MultiPartitionsDefinition({"week": WEEKS, "region": regions}),
+            "ins": {"events": dg.AssetIn(partition_mapping=mapping)},
+        }
+    reader, seen = reading("events", **options)
+    key = "eu|2026-03-08" if of_both else "2026-03-08"
+    lake.materialize(asset.to_source_asset(), reader, partition=key)
+    assert sorted(set(values(seen))) == WEEK
+    assert set(seen[0]["r"].to_pylist()) == ({"eu"} if of_both else {"eu", "us"})
+
+
 @pytest.mark.exhaustive
 def test_a_backfill_in_many_processes_loses_and_doubles_nothing(stored_lake, monkeypatch):
     """Its first run makes the tables; then the others merge into them at the same time."""

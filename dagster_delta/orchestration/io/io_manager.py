@@ -56,6 +56,7 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.partitions.mapping import keys_of_input
 from dagster_delta.orchestration.partitions.partitions import (
     SelectPartitions,
     owned_selection,
@@ -432,7 +433,11 @@ def _partitions(
     definition: dg.PartitionsDefinition[Any] | None = None
     keys: tuple[str, ...] = ()
     if context.has_asset_partitions:
-        definition, keys = context.asset_partitions_def, tuple(context.asset_partition_keys)
+        definition = context.asset_partitions_def
+        if isinstance(context, dg.InputContext):
+            keys = tuple(keys_of_input(context))
+        else:
+            keys = tuple(context.asset_partition_keys)
     elif not context.has_asset_key and options.partition_expr is not None:
         definition, keys = partitions_of_run()
     if definition is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ import dagster as dg
 
 from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import (
     KEY_SEPARATOR,
     dimension_columns,
@@ -28,8 +29,6 @@ PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 _FIRST_YEAR = 1001
 """Dagster cannot read its own keys of years below 1000, in which a window of this one may begin."""
 _DAY_S = 86_400
-_MINUTE_S = 60
-"""Windows are not shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,88 @@ class PartitionMapping:
         ]
 
 
+def keys_of_input(context: dg.InputContext) -> Sequence[str]:
+    """The partition keys to load for an input: those of Dagster that its mapping asks for. Where
+    `exclusions` leave out the start of a window, Dagster 1.13.29 adds the partition before it.
+    """
+    keys, definition = context.asset_partition_keys, context.asset_partitions_def
+    if not any(getattr(part, "exclusions", None) for part in dimensions_of(definition).values()):
+        return keys
+    asked = _keys_asked_for(context.asset_key, definition)
+    left_out = [key for key in keys if asked is not None and key not in asked]
+    if left_out:
+        context.log.warning(
+            f"the partitions {first_names(left_out)} of {context.asset_key.to_user_string()} are "
+            "not loaded: Dagster gives them for windows that they do not overlap, next to those "
+            "that the exclusions of the partitions definition leave out"
+        )
+    return [key for key in keys if key not in left_out]
+
+
+def _keys_asked_for(
+    key: dg.AssetKey, definition: dg.PartitionsDefinition[Any]
+) -> Collection[str] | None:
+    """The keys of an asset for the running step, as if no window were excluded; None if its mapping
+    is not by time windows.
+    """
+    try:
+        step = dg.AssetExecutionContext.get()
+        specs, run_keys = step.assets_def.specs, step.partition_keys
+    except dg.DagsterInvariantViolationError:
+        # Outside of a step of a partitioned asset.
+        return None
+    asked: set[str] = set()
+    for spec in specs:
+        for dep in spec.deps:
+            target = spec.partitions_def
+            if dep.asset_key != key or target is None:
+                continue
+            mapping = dep.partition_mapping or _default_mapping(definition, target)
+            if not isinstance(mapping, _MAPPINGS_OF_WINDOWS):
+                return None
+            found = mapping.get_upstream_mapped_partitions_result_for_partitions(
+                target.subset_with_partition_keys(run_keys), target, _without_exclusions(definition)
+            )
+            asked.update(found.partitions_subset.get_partition_keys())
+    return asked or None
+
+
+_MAPPINGS_OF_WINDOWS = (
+    dg.TimeWindowPartitionMapping,
+    dg.MultiPartitionMapping,
+    dg.MultiToSingleDimensionPartitionMapping,
+)
+
+
+def _default_mapping(
+    upstream: dg.PartitionsDefinition[Any], downstream: dg.PartitionsDefinition[Any]
+) -> dg.PartitionMapping | None:
+    """The mapping that Dagster chooses for windows of two lengths; None for other partitions."""
+    if all(isinstance(part, dg.TimeWindowPartitionsDefinition) for part in (upstream, downstream)):
+        return dg.TimeWindowPartitionMapping()
+    if len(dimensions_of(upstream)) != len(dimensions_of(downstream)):
+        return dg.MultiToSingleDimensionPartitionMapping()
+    return None
+
+
+def _without_exclusions(definition: dg.PartitionsDefinition[Any]) -> dg.PartitionsDefinition[Any]:
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        parts = dimensions_of(definition).items()
+        return dg.MultiPartitionsDefinition(
+            {name: _without_exclusions(part) for name, part in parts}
+        )
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return definition
+    return dg.TimeWindowPartitionsDefinition(
+        start=definition.start,
+        fmt=definition.fmt,
+        end=definition.end,
+        timezone=definition.timezone,
+        end_offset=definition.end_offset,
+        cron_schedule=definition.cron_schedule,
+    )
+
+
 def _has(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
     return isinstance(definition, dg.DynamicPartitionsDefinition) or (
         definition.has_partition_key(key)
@@ -213,7 +294,8 @@ def _window_keys(
             moment = moment.replace(tzinfo=UTC if is_instant else ZoneInfo(definition.timezone))
         if is_key:
             return [text]
-        return [definition.get_partition_key_for_timestamp(moment.timestamp())]
+        found = _key_at(definition, moment)
+        return [] if found is None else [found]
     keys = _keys_of_day(definition, moment.date())
     # A key such as 2024-02-01 of the format %Y-%d-%m is also another date.
     if is_key and text not in keys:
@@ -250,20 +332,32 @@ def _is_date(text: str) -> bool:
     return True
 
 
+def _key_at(definition: dg.TimeWindowPartitionsDefinition, moment: datetime) -> str | None:
+    """The key of the window that holds a moment; None if no window does: for a moment in a window
+    that `exclusions` leave out, Dagster 1.13.29 answers with the window before it.
+    """
+    key = definition.get_partition_key_for_timestamp(moment.timestamp())
+    window = definition.time_window_for_partition_key(key)
+    holds = window.start.timestamp() <= moment.timestamp() < window.end.timestamp()
+    return key if holds else None
+
+
 def _keys_of_day(definition: dg.TimeWindowPartitionsDefinition, day: date) -> list[str]:
     """The windows of a day or longer that mean this day in a date column, and every shorter window
     that holds a part of it.
     """
-    zone = ZoneInfo(definition.timezone)
-    moment = datetime.combine(day, time(0), zone).timestamp()
-    end = datetime.combine(day + timedelta(days=1), time(0), zone).timestamp()
+    start, end = (
+        datetime.combine(date_, time(0), ZoneInfo(definition.timezone))
+        for date_ in (day, day + timedelta(days=1))
+    )
+    begin_on_day = definition.get_partition_keys_in_time_window(dg.TimeWindow(start, end))
     keys = []
-    while moment < end:
-        key = definition.get_partition_key_for_timestamp(moment)
+    for key in dict.fromkeys((_key_at(definition, start), *begin_on_day)):
+        if key is None:
+            continue
         window = definition.time_window_for_partition_key(key)
         first, after = days_of_window(window)
-        if first == after or first <= day < after:
+        # Where a clock skips half an hour, Dagster also gives a key of the window after it.
+        if (first == after or first <= day < after) and _key_at(definition, window.start) == key:
             keys.append(key)
-        # Where a clock skips half an hour, Dagster gives the end of a window the same key.
-        moment = max(window.end.timestamp(), moment + _MINUTE_S)
-    return list(dict.fromkeys(keys))
+    return keys
