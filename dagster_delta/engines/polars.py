@@ -237,7 +237,7 @@ class FileFrames:
             return None
         with naming_data_file(store, file.path):
             with store.open_input(file.path) as handle:
-                footer = read_data_footer(handle)
+                footer = read_data_footer(handle, file.num_records)
             leaves = self._leaves_of(footer.schema_arrow)
         is_native = leaves is not None and self._are_proven(footer.metadata.schema, leaves)
         return footer.metadata.num_rows if is_native else None

@@ -172,7 +172,7 @@ class DataFileReader:
                 handle = store.open_input(file.path, file.size_bytes)
             else:
                 handle = self._store.open_input(file.path)
-            footer = read_data_footer(handle)
+            footer = read_data_footer(handle, file.num_records)
             opened = OpenedFile(
                 file,
                 handle,

@@ -41,6 +41,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
 )
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
+from dagster_delta.protocol.statistics.statistics import NUM_RECORDS, parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
@@ -73,6 +74,7 @@ that reads ahead in one row group would fill the buffer and wait."""
 
 _FILES_AT_ONCE = 10_000
 _NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
+_OPTIONAL_COLUMNS = (*ROW_ID_COLUMNS, "selection", NUM_RECORDS)
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -96,13 +98,18 @@ class DataFile(msgspec.Struct, frozen=True):
     """Row id of the first row, if it was read from the log."""
     default_row_commit_version: int | None = None
     """Version of rows without a materialized one, if it was read from the log."""
+    num_records: int | None = None
+    """Rows by the log, deleted ones included; None if unknown or not read from it."""
 
 
 def data_files(files: pa.Table) -> Iterator[DataFile]:
     """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA` or `CHANGE_FILE_SCHEMA`,
     numbered in order.
     """
-    optional = (name for name in (*ROW_ID_COLUMNS, "selection") if name in files.column_names)
+    if NUM_RECORDS not in files.column_names and "stats" in files.column_names:
+        counts = parse_statistics_json(files["stats"], ())[NUM_RECORDS]
+        files = files.append_column(NUM_RECORDS, counts)
+    optional = (name for name in _OPTIONAL_COLUMNS if name in files.column_names)
     for ordinal, row in enumerate(file_rows(files.select([*_NEEDED_COLUMNS, *optional]))):
         vector, selection = row["deletion_vector"], row.get("selection")
         yield DataFile(
@@ -114,6 +121,7 @@ def data_files(files: pa.Table) -> Iterator[DataFile]:
             selection=None if selection is None else DeletionVectorDescriptor(**selection),
             base_row_id=row.get("base_row_id"),
             default_row_commit_version=row.get("default_row_commit_version"),
+            num_records=row.get(NUM_RECORDS),
         )
 
 
@@ -281,9 +289,28 @@ class OpenedFile:
         )
 
 
-def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:
-    """The footer of an open data file."""
-    return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
+def read_data_footer(handle: pa.NativeFile, num_records: int | None = None) -> ParquetFooter:
+    """The footer of an open data file. InvalidTable if it contradicts itself or the log in the
+    number of rows: readers would return fewer rows without an error.
+
+    `num_records`: rows by the log; None if unknown.
+    """
+    footer = read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
+    metadata = footer.metadata
+    groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    counts = {
+        "its footer counts": metadata.num_rows,
+        "its row groups hold": sum(groups),
+        "the log counts": metadata.num_rows if num_records is None else num_records,
+    }
+    if len({*counts.values()}) > 1 or min(groups, default=0) < 0:
+        found = ", ".join(f"{who} {count}" for who, count in counts.items())
+        raise InvalidTable(
+            f"the number of rows of the data file is uncertain ({found}): the file or its "
+            "statistics are damaged; restore the file from a copy, or restore the table to an "
+            "older version"
+        )
+    return footer
 
 
 class BatchSizes:

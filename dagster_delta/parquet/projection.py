@@ -44,6 +44,9 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import null_scalar
 
+_EXACT_BITS = 32
+"""A double has every integer of this width."""
+
 
 class FileProjection(msgspec.Struct, frozen=True):
     """The plan for all files of one Arrow schema."""
@@ -266,11 +269,13 @@ def _char_lengths(declared: DataType | None, path: Path) -> Iterator[tuple[Path,
         yield from _char_lengths(inner, (*path, step))
 
 
-def _unreadable(source: pa.DataType, target: DataType, path: Path) -> InvalidTable:
+def _unreadable(
+    source: pa.DataType, target: DataType, path: Path, detail: str = ""
+) -> InvalidTable:
     column = ".".join(path)
     return InvalidTable(
-        f"the data file holds {source} where column {column} is of type {target}: it was not "
-        "written for this schema; restore an older version of the table or rewrite the file",
+        f"the data file holds {source} where column {column} is of type {target}{detail}: it was "
+        "not written for this schema; restore an older version of the table or rewrite the file",
         column=column,
     )
 
@@ -291,13 +296,27 @@ def _plan_cast(source: pa.DataType, target: DataType, path: Path) -> Convert | N
         return lambda array: pc.cast(array, arrow_type)
     if not _may_hold(source, target):
         raise _unreadable(source, target, path)
-    return value_cast(source, target)
+    cast = value_cast(source, target)
+
+    def read(array: pa.Array) -> pa.Array:
+        try:
+            # Only a whole number of microseconds is kept.
+            return cast(pc.cast(array, microseconds) if is_fine else array)
+        except pa.ArrowInvalid as error:
+            raise _unreadable(
+                source, target, path, f", and a value does not fit ({error})"
+            ) from error
+
+    is_fine = pa.types.is_timestamp(source) and source.unit == "ns"
+    microseconds = pa.timestamp("us", source.tz) if is_fine else source
+    return read
 
 
 def _may_hold(source: pa.DataType, target: DataType) -> bool:
     """Whether a file may hold this type for a column: another form of it, or a narrower type
     from before a widening. Integers are checked by value, because some writers store all of them
-    as 32 or 64 bits.
+    as 32 or 64 bits, or without a sign. A double rounds integers of 64 bits: delta-spark 4.4
+    refuses them, too.
     """
     types = pa.types
     if isinstance(target, DecimalType):
@@ -311,7 +330,8 @@ def _may_hold(source: pa.DataType, target: DataType) -> bool:
         case "byte" | "short" | "integer" | "long":
             return bool(types.is_integer(source))
         case "double":
-            return bool(types.is_integer(source) or types.is_floating(source))
+            is_narrow = types.is_integer(source) and source.bit_width <= _EXACT_BITS
+            return bool(is_narrow or types.is_floating(source))
         case "float":
             return bool(types.is_float16(source))
         case "date":

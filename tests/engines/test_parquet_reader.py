@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -138,7 +139,13 @@ def test_columns_the_table_lacks_are_ignored_at_every_depth() -> None:
         (pa.array([dt.date(2020, 1, 2)]), PrimitiveType("timestamp_ntz"), dt.datetime(2020, 1, 2)),
         (pa.array([7], pa.int64()), PrimitiveType("byte"), 7),
         (pa.array([0], pa.timestamp("ms")), PrimitiveType("timestamp"), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
-        (pa.array([-1], pa.timestamp("ns")), PrimitiveType("timestamp_ntz"), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (pa.array([-1000], pa.timestamp("ns")), PrimitiveType("timestamp_ntz"), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (pa.array([200], pa.uint8()), PrimitiveType("short"), 200),
+        (pa.array([60_000], pa.uint16()), PrimitiveType("integer"), 60_000),
+        (pa.array([4_000_000_000], pa.uint32()), LONG, 4_000_000_000),
+        (pa.array([4_000_000_000], pa.uint32()), PrimitiveType("double"), 4e9),
+        (pa.array([2**63 + 5], pa.uint64()), DecimalType(20, 0), Decimal(2**63 + 5)),
+        (pa.array([7], pa.uint64()), PrimitiveType("byte"), 7),
         (pa.array(["a"], pa.large_string()), STRING, "a"),
         (pa.array([b"a"]), STRING, "a"),
         (pa.array(["a"]), PrimitiveType("binary"), b"a"),
@@ -154,6 +161,38 @@ def test_other_and_narrower_types_are_read_as_the_tables(
     nested = pa.array([[{"v": array[0].as_py()}]], pa.list_(pa.struct([("v", array.type)])))
     (row,) = read_as(pa.table({"c": nested}), struct(c=ArrayType(struct(v=target))))
     assert row == {"c": [{"v": value}]}
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (pa.array([1], pa.int64()), PrimitiveType("double")),
+        (pa.array([1], pa.uint64()), PrimitiveType("double")),
+        (pa.array([1], pa.int8()), PrimitiveType("float")),
+        (pa.array([1.0]), PrimitiveType("float")),
+        (pa.array([1.0]), LONG),
+        (pa.array([Decimal("1.50")]), DecimalType(3, 1)),
+        (pa.array([Decimal("1.5")]), PrimitiveType("double")),
+        (pa.array([dt.date(2020, 1, 1)]), PrimitiveType("timestamp")),
+        (pa.array([0], pa.timestamp("us")), PrimitiveType("date")),
+        # Of these, some values fit.
+        (pa.array([1], pa.timestamp("ns")), PrimitiveType("timestamp")),
+        (pa.array([1], pa.timestamp("ns", "UTC")), PrimitiveType("timestamp_ntz")),
+        (pa.array([300], pa.int64()), PrimitiveType("byte")),
+        (pa.array([200], pa.uint8()), PrimitiveType("byte")),
+        (pa.array([2**63], pa.uint64()), LONG),
+        (pa.array([1000], pa.int64()), DecimalType(3, 0)),
+        (pa.array([Decimal("12.50")]), DecimalType(3, 2)),
+    ],
+    ids=str,
+)
+def test_a_file_whose_type_loses_a_part_in_that_of_the_column_is_named(
+    array: pa.Array, target: DataType
+) -> None:
+    for values, type_ in ((array, target), (pa.array([[array[0]]], pa.list_(array.type)), ArrayType(target))):  # fmt: skip
+        with pytest.raises(InvalidTable, match=f"where column c.* is of type {re.escape(str(target))}") as found:  # fmt: skip
+            read_as(pa.table({"c": values}), struct(c=type_))
+        assert found.value.file == "f.parquet"
 
 
 def test_map_keys_and_values_are_widened() -> None:

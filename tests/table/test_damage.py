@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +26,7 @@ from dagster_delta.protocol.log.version_checksum import (
     parse_version_checksum,
 )
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.scan import Scan
 from tests.table.damage import HOWS, READS, all_files, build_tables, rows_of, try_damage
 from tests.table_rows import ids_of
 
@@ -89,6 +94,62 @@ def flip(file: Path, position: int) -> None:
     data[position] ^= 0x10
     file.unlink()
     file.write_bytes(data)
+
+
+READERS: dict[str, Callable[[Scan], int]] = {
+    "arrow": lambda scan: int(scan.to_arrow().num_rows),
+    "polars": lambda scan: scan.to_polars().height,
+    "lazy polars": lambda scan: scan.to_polars_lazy().select("id").collect().height,
+    "duckdb": lambda scan: len(scan.to_duckdb().fetchall()),
+}
+# 200 rows, 6 rows and -200 rows as the numbers of a footer.
+NUM_ROWS, FEWER, NEGATIVE = b"\x90\x03", b"\x8c\x00", b"\x8f\x03"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_footer_that_counts_other_rows_is_named(tmp_path: Path, reader: str) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": range(200)}))
+    (file,) = tmp_path.glob("*.parquet")
+    sound = file.read_bytes()
+    start = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    places = [at for at in range(start, len(sound)) if sound.startswith(NUM_ROWS, at)]
+    refused: list[str] = []
+    for place, number in product(places, (FEWER, NEGATIVE)):
+        file.unlink()
+        file.write_bytes(sound[:place] + number + sound[place + 2 :])
+        try:
+            assert READERS[reader](DeltaTable(table.uri).snapshot().scan()) == 200
+        except (InvalidTable, duckdb.Error, pl.exceptions.ComputeError) as error:
+            refused.append(str(error))
+    # The number of the file and that of its row group, at least.
+    assert len(refused) >= 4
+    assert all(file.name in error for error in refused)
+
+
+@pytest.mark.parametrize("where", [None, "id < 5"])
+@pytest.mark.parametrize("has_checkpoint", [False, True], ids=["commit", "checkpoint"])
+def test_a_data_file_with_other_rows_than_the_log_counts_is_named(
+    tmp_path: Path, has_checkpoint: bool, where: str | None
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": range(200)}))
+    if has_checkpoint:
+        table.checkpoint()
+    (file,) = tmp_path.glob("*.parquet")
+    pq.write_table(pa.table({"id": range(6)}), file)
+    table = DeltaTable(table.uri)
+    for read in (
+        lambda: table.snapshot().scan(where=where).to_arrow(),
+        lambda: table.snapshot().scan(where=where).to_polars(),
+        lambda: table.delete("id = 3"),
+        lambda: table.update({"id": "0"}, where="id = 3"),
+        lambda: table.optimize(zorder_by=["id"]),
+    ):
+        with pytest.raises(InvalidTable, match="the log counts 200") as found:
+            read()
+        assert found.value.file == file.name
+    assert table.version() == 0
 
 
 def test_pages_carry_checksums_and_a_flipped_bit_in_a_page_is_found(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ DOUBLE_DIGITS = 15
 """Decimals of so many digits are doubles and back without a difference."""
 DOUBLE_ERROR = 2.0**-50
 """More than the relative difference of any decimal from its double, there and back."""
+_END_OF_INT64 = 2.0**63
 
 # Writers may truncate timestamps in statistics to milliseconds.
 _MILLISECOND = 1_000
@@ -233,10 +234,15 @@ def _moved_if_early(times: pa.Array, microseconds: int) -> pa.Array:
 def _moved(bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]) -> pa.Array:
     """Decimal bounds moved outwards by what a double may differ from them; null if that is no value
     of the type. Some writers, such as deltalake, compute bounds as doubles.
+
+    Bounds at the ends of int64 are null too: deltalake 1.6 computes those of decimals without a
+    fraction as 64-bit integers, which stop there.
     """
     if data_type.precision <= DOUBLE_DIGITS:
         return bounds
     numbers = pc.cast(bounds, pa.float64())
+    is_end = pc.equal(pc.abs(numbers), scalar_of(_END_OF_INT64, _DOUBLE))
+    numbers = pc.if_else(is_end, null_scalar(pa.float64()), numbers)
     moved = move(numbers, pc.multiply(pc.abs(numbers), scalar_of(DOUBLE_ERROR, _DOUBLE)))
     most = scalar_of(10.0 ** (data_type.precision - data_type.scale) * (1 - DOUBLE_ERROR), _DOUBLE)
     fitting = pc.if_else(pc.less(pc.abs(moved), most), moved, null_scalar(pa.float64()))

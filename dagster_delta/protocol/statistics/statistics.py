@@ -39,7 +39,12 @@ from dagster_delta.protocol.values.arrow_values import array_of
 
 _TEMPORAL = tuple(map(PrimitiveType, ("date", "timestamp", "timestamp_ntz")))
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
-_SPECIAL_FLOATS = {"NaN", "Infinity", "-Infinity"}
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What decoding a text raises that is not the JSON of statistics."""
+_FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
+_SPECIAL_FLOATS: dict[object, float] = {
+    name: float(name) for name in ("NaN", "Infinity", "-Infinity")
+}
 
 
 def _json_type(data_type: DataType) -> object:
@@ -77,6 +82,8 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
 def _parsed(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if data_type in _TEMPORAL:
         return pc.cast(string_column(values), to_arrow_type(data_type))
+    if data_type in _FLOATS:
+        values = [_SPECIAL_FLOATS.get(value, value) for value in values]
     return array_of(values, data_type)
 
 
@@ -86,8 +93,6 @@ def _parsed_alone(value: Any, data_type: DataType) -> pa.Array:  # noqa: ANN401
             case PrimitiveType("timestamp" | "timestamp_ntz" as name) if value is not None:
                 # Arrow reads neither offsets with seconds nor timestamps without an offset.
                 return array_of([_parse_timestamp(value, with_zone=name == "timestamp")], data_type)
-            case PrimitiveType("float" | "double") if value in _SPECIAL_FLOATS:
-                return array_of([float(value)], data_type)
         return _parsed([value], data_type)
     except _UNFIT:
         return pa.nulls(1, to_arrow_type(data_type))
@@ -101,6 +106,9 @@ def _parse_timestamp(text: str, *, with_zone: bool) -> dt.datetime:
         raise ValueError(f"{text!r} has an offset, and its column has no time zone")
     return found.replace(tzinfo=None)
 
+
+NUM_RECORDS = "num_records"
+"""The column of a statistics table with the rows of each file, deleted ones included."""
 
 # Bounds the memory of decoded rows for any number of files.
 _ROWS_PER_CHUNK = 65_536
@@ -244,7 +252,7 @@ def _may_hold_collections(configuration: TableConfiguration) -> bool:
 
 def statistics_schema(columns: Sequence[StatisticsColumn]) -> pa.Schema:
     """The pa.Schema of a statistics table: `num_records`, `tight_bounds`, then per column."""
-    fields = [pa.field("num_records", pa.int64()), pa.field("tight_bounds", pa.bool_())]
+    fields = [pa.field(NUM_RECORDS, pa.int64()), pa.field("tight_bounds", pa.bool_())]
     for index, column in enumerate(columns):
         fields.append(pa.field(f"min.{index}", column.bound_type))
         fields.append(pa.field(f"max.{index}", column.bound_type))
@@ -298,10 +306,14 @@ def with_record_count(
     """The statistics of a file as JSON, with another number of rows.
 
     Deleted rows count; `tight_bounds` says whether the bounds are those of live rows, None keeps
-    the previous value.
+    the previous value. Nothing is kept of statistics that are not JSON, such as the bare `Infinity`
+    that writers in Python store.
     """
-    # Keep the text of values: a number could lose digits in Python.
-    found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}
+    try:
+        # Keep the text of values: a number could lose digits in Python.
+        found = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])
+    except _UNREADABLE:
+        found = {}
     found["numRecords"] = msgspec.Raw(b"%d" % num_records)
     if tight_bounds is not None:
         found["tightBounds"] = msgspec.Raw(b"true" if tight_bounds else b"false")
@@ -414,7 +426,7 @@ class _Decoder:
         for text in texts:
             try:
                 rows.append(decode(text) if text else unknown)
-            except (msgspec.DecodeError, UnicodeError, RecursionError):
+            except _UNREADABLE:
                 rows.append(self._decode_leniently(text or ""))
         return rows
 
@@ -422,7 +434,7 @@ class _Decoder:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
             return _fill(self._row_type, self._tree, _JSON.decode(text))
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except _UNREADABLE:
             return self._unknown
 
     def arrays(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array]:

@@ -316,10 +316,13 @@ class LogState:
 
     @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
-        """The statistics table of all live files, row for row with `live_files`."""
+        """The statistics table of all live files, row for row with `live_files`.
+
+        Without columns it may have more than the numbers of rows.
+        """
         with self._lock:
             wanted = tuple(columns)
-            if self._statistics is not None and self._statistics[0] == wanted:
+            if self._statistics is not None and (not wanted or self._statistics[0] == wanted):
                 return self._statistics[1]
             older = self._base_statistics(wanted)
             newer = parse_statistics_json(self._added().column("stats"), columns)

@@ -20,6 +20,7 @@ from dagster_delta.protocol.features.row_tracking import materialized_columns, t
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.statistics.statistics import NUM_RECORDS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.conditions import narrowed, to_expression
 from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
@@ -150,6 +151,8 @@ ROW_ID_NAMES = ("_row_id", "_row_commit_version")
 
 # Columns that the embedded engine needs; statistics and tags of a million files are large.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+_COUNTED_SHARE = 10
+"""If at least one file in so many is read, loading the row counts of all takes little time."""
 
 
 class Scan(RowFrames):
@@ -249,8 +252,7 @@ class Scan(RowFrames):
         """
         if self.where is not None:
             self.where.check_embeddable()
-        names = (*_EMBEDDED_FILE_COLUMNS, *(ROW_ID_COLUMNS if self.row_ids else ()))
-        rows = embedded_engine().read(self._plan(names))
+        rows = embedded_engine().read(self._embedded_plan())
         if not self.row_ids:
             return rows
         schema = to_arrow_schema(self.schema)
@@ -331,7 +333,7 @@ class Scan(RowFrames):
         if self.row_ids or (self.where is not None and self._plan(("path",)).where is not None):
             return None
         narrowed = self._narrow(columns, where)
-        plan = narrowed._plan(_EMBEDDED_FILE_COLUMNS)  # noqa: SLF001 a scan too
+        plan = narrowed._embedded_plan()  # noqa: SLF001 a scan too
         return replace(plan, where=None)
 
     def count(self) -> int:
@@ -354,6 +356,19 @@ class Scan(RowFrames):
     def _plan(self, file_columns: Sequence[str]) -> ReadPlan:
         found = self._planner.candidates(*self._predicates, columns=file_columns)
         return self._read_plan(found.files, is_decided=found.is_decided)
+
+    def _embedded_plan(self) -> ReadPlan:
+        """The plan of a read in this process, with the row counts of the log to verify those of
+        the files, unless few files are read and their statistics are not in memory.
+        """
+        names = (*_EMBEDDED_FILE_COLUMNS, *(ROW_ID_COLUMNS if self.row_ids else ()))
+        snapshot, predicates = self.snapshot, self._predicates
+        is_large = snapshot.is_large_and_unread
+        found = self._planner.candidates(*predicates, columns=names)
+        files, is_loaded = found.files, predicates and not found.is_decided
+        if not is_large and (is_loaded or files.num_rows * _COUNTED_SHARE >= snapshot.num_files):
+            files = files.append_column(NUM_RECORDS, found.statistics(())[NUM_RECORDS])
+        return self._read_plan(files, is_decided=found.is_decided)
 
     def _read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
