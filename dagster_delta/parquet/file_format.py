@@ -142,6 +142,7 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
         statistics = FileStatistics(format_.statistics)
         statistics.observe(rows)
         file, metadata = encode_rows(rows, format_, encodings)
+        statistics.observe_long_texts(rows, metadata)
         return cls(RowGroupBytes.of_file(memoryview(file)), metadata, statistics)
 
 

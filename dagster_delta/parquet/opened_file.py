@@ -308,7 +308,7 @@ def read_data_footer(handle: pa.NativeFile, num_records: int | None = None) -> P
         raise InvalidTable(
             f"the number of rows of the data file is uncertain ({found}): the file or its "
             "statistics are damaged; restore the file from a copy, or restore the table to an "
-            "older version"
+            "older version. If only the statistics are wrong, Spark reads the rows"
         )
     return footer
 

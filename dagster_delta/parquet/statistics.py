@@ -1,8 +1,12 @@
 """The statistics of a new data file, mostly read from its own footer at almost no cost.
 
-The footer lacks two things, which are collected while rows are written: null count and minimum of
-float columns with NaN, which have no statistics there, and how many arrays and maps are null (the
-footer counts elements).
+The footer lacks what is collected while rows are written: null count and bounds of float columns
+with NaN, bounds of texts of more than 4 kB, and how many arrays and maps are null (the footer
+counts elements).
+
+Bounds are spelled as by delta-spark 4.4, except that decimals have no exponent, which deltalake 1.6
+cannot parse, and that booleans have bounds, as deltalake writes them: its filters skip a file that
+lacks a bound.
 
 Spec: Per-file Statistics.
 """
@@ -10,7 +14,8 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -41,9 +46,13 @@ if TYPE_CHECKING:
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
 _FLOATS = frozenset({"float", "double"})
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_ENCODER = msgspec.json.Encoder()
+
+_STRING = PrimitiveType("string")
+_SPECIAL_FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 _Positions = tuple[int, ...]
+_Bounds = tuple[Any, Any]
 
 
 class _Leaf(msgspec.Struct, frozen=True):
@@ -112,9 +121,8 @@ class FileStatistics:
         self._layout = layout
         self._observed = [leaf for leaf in layout.leaves if leaf.is_nested or leaf.is_float]
         self._null_counts = {leaf.positions: 0 for leaf in self._observed}
-        # The least number of the row groups with NaN, by column; None if there is none or if it is
-        # unknown or infinite.
-        self._nan_minimums: dict[_Positions, float | None] = {}
+        # Bounds of the row groups without any in their footer, by column; None if unknown.
+        self._collected: dict[_Positions, _Bounds | None] = {}
 
     def observe(self, rows: pa.Table) -> None:
         """Collect statistics of rows that are written to the file."""
@@ -122,20 +130,33 @@ class FileStatistics:
             values = _column_at(rows, leaf.positions)
             self._null_counts[leaf.positions] += values.null_count
             if holds_nan(values):
-                numbers = values.filter(pc.equal(values, values))
-                self._add_minimum(leaf.positions, pc.min(numbers).as_py())
+                lowest = pc.min(values.filter(pc.equal(values, values))).as_py()
+                # Spark orders NaN after all numbers.
+                self._collect(leaf.positions, (math.nan if lowest is None else lowest, math.nan))
+
+    def observe_long_texts(self, rows: pa.Table, footer: pq.FileMetaData) -> None:
+        """Collect the bounds that the footer of these rows lacks because texts are long."""
+        length = self._layout.string_prefix_length + 1
+        for leaf in self._layout.leaves:
+            if leaf.data_type != _STRING or not rows.num_rows:
+                continue
+            (known,) = _own_bounds([footer.row_group(0).column(leaf.parquet_index)])
+            if known.minimum is None and known.null_count != rows.num_rows:
+                values = _column_at(rows, leaf.positions)
+                starts = pc.min_max(pc.utf8_slice_codeunits(values, 0, length))
+                lowest, highest = (bound.as_py().encode() for bound in starts.values())
+                self._collect(leaf.positions, (lowest, highest))
 
     def take(self, other: FileStatistics) -> None:
         """Add the statistics collected from more rows of the same file."""
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
-        for positions, minimum in other._nan_minimums.items():
-            self._add_minimum(positions, minimum)
+        for positions, bounds in other._collected.items():
+            self._collect(positions, bounds)
 
-    def _add_minimum(self, positions: _Positions, minimum: float | None) -> None:
-        known = self._nan_minimums.get(positions, minimum)
-        both = None if known is None or minimum is None else min(known, minimum)
-        self._nan_minimums[positions] = both
+    def _collect(self, positions: _Positions, bounds: _Bounds | None) -> None:
+        known = self._collected.get(positions, bounds)
+        self._collected[positions] = known and bounds and _covering([known, bounds])
 
     @classmethod
     def of_foreign(cls, layout: StatisticsLayout, usable: Mapping[int, int]) -> FileStatistics:
@@ -154,7 +175,7 @@ class FileStatistics:
         )
         statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
         statistics._null_counts.clear()
-        statistics._nan_minimums = {leaf.positions: None for leaf in bounded if leaf.is_float}
+        statistics._collected = {leaf.positions: None for leaf in bounded if leaf.is_float}
         return statistics
 
     def to_json(self, footer: pq.FileMetaData, known: ChunkStatistics | None = None) -> str:
@@ -197,18 +218,33 @@ class FileStatistics:
 
     def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
         """Minimum and maximum over the row groups that have values."""
-        of_nan = self._nan_minimums.get(leaf.positions)
-        minimums = [of_nan if bounds.minimum is None else bounds.minimum for bounds in valued]
-        # A row group with values but no bounds: the values are too long for a footer, or all NaN.
-        if not valued or None in minimums:
-            return None, None
         kind, length = leaf.data_type, self._layout.string_prefix_length
-        minimum = min(_comparable(kind, minimum) for minimum in minimums)
+        collected = self._collected.get(leaf.positions)
+        found = [
+            collected
+            if bounds.minimum is None
+            else (_comparable(kind, bounds.minimum), _comparable(kind, bounds.maximum))
+            for bounds in valued
+        ]
+        known = [bounds for bounds in found if bounds is not None]
+        if not known or len(known) < len(found):
+            return None, None
+        minimum, maximum = _covering(known)
         lowest = _json_bound(minimum, kind, length, is_upper=False)
-        if leaf.positions in self._nan_minimums:
+        if collected is None and leaf.positions in self._collected:
+            # NaN may be among the values.
             return lowest, None
-        maximum = max(_comparable(kind, bounds.maximum) for bounds in valued)
         return lowest, _json_bound(maximum, kind, length, is_upper=True)
+
+
+def _covering(bounds: Sequence[_Bounds]) -> _Bounds:
+    """The bounds of values that have several bounds; NaN is the greatest."""
+    lowest, highest = zip(*bounds, strict=True)
+    return min(lowest, key=_order), max(highest, key=_order)
+
+
+def _order(value: Any) -> tuple[bool, Any]:  # noqa: ANN401
+    return bool(value != value), value
 
 
 def holds_nan(values: pa.Array | pa.ChunkedArray) -> bool:
@@ -254,15 +290,14 @@ def _json_bound(raw: Any, data_type: DataType, prefix_length: int, *, is_upper: 
     """The JSON value of a bound as of `_comparable`; None if it, or its type, has none."""
     match data_type:
         case DecimalType():
-            return raw
+            return msgspec.Raw(format(raw, "f").encode())
         case PrimitiveType("string"):
             text = raw.decode()
             return truncate_upper_bound(text, prefix_length) if is_upper else text[:prefix_length]
-        case PrimitiveType("byte" | "short" | "integer" | "long"):
+        case PrimitiveType("byte" | "short" | "integer" | "long" | "boolean"):
             return raw
         case PrimitiveType("float" | "double"):
-            # JSON has no infinity; omitting the bound is correct.
-            return raw if abs(raw) != float("inf") else None
+            return raw if math.isfinite(raw) else _SPECIAL_FLOATS[str(raw)]
         case PrimitiveType("date"):
             ordinal = _EPOCH.toordinal() + raw
             in_range = 1 <= ordinal <= dt.date.max.toordinal()

@@ -254,3 +254,54 @@ def test_an_append_only_table_is_refused(
         lambda: table.update({"v": "'x'"}, "id = 1000", engine=engine.name),
     ):
         refusal(UnsupportedFeature, "append-only", table, change)
+
+
+_INFINITY, _NAN = float("inf"), float("nan")
+UNUSUAL = pa.table(
+    {
+        "id": [1, 2, 3, 4, 5],
+        "x": [_INFINITY, _NAN, -_INFINITY, 1.0, None],
+        "f": pa.array([_NAN, _NAN, _NAN, _NAN, _NAN], pa.float32()),
+        "d": pa.array([Decimal(number) for number in ("1E-18", 0, "-1E-18", 7, 8)], pa.decimal128(38, 18)),
+        "s": [letter * 5000 for letter in "abcde"],
+        "b": [True, True, None, True, True],
+    }
+)  # fmt: skip
+CONDITIONS: dict[str, list[int]] = {
+    "x < 2": [3, 4],
+    "x > 2": [1, 2],
+    "x = double('NaN')": [2],
+    "isnan(x)": [2],
+    "x >= double('Infinity')": [1, 2],
+    "x <= double('-Infinity')": [3],
+    "x IN (double('Infinity'), 1)": [1, 4],
+    "f > 1": [1, 2, 3, 4, 5],
+    "f < 1": [],
+    "f <=> double('NaN')": [1, 2, 3, 4, 5],
+    "d < 0.000000000000000001": [2, 3],
+    "d = 0.000000000000000001": [1],
+    "s > 'd'": [4, 5],
+    f"s <= '{'b' * 5000}'": [1, 2],
+    "b": [1, 2, 4, 5],
+    "NOT b": [],
+    "b IN (true, false)": [1, 2, 4, 5],
+    "b IS NULL": [3],
+}
+
+
+@both_ways
+@pytest.mark.parametrize("is_split", [False, True], ids=["one file", "files"])
+def test_filters_and_deletes_find_values_with_unusual_bounds(
+    properties: dict[str, str], is_split: bool, engine: Engine, table: DeltaTable
+) -> None:
+    step = 1 if is_split else 5
+    for start in range(0, 5, step):
+        table.append(engine.rows(UNUSUAL.slice(start, step)), properties=properties)
+    for where, expected in CONDITIONS.items():
+        assert engine.tuples(table, "id", where=where) == [(each,) for each in expected], where
+    table.checkpoint()
+    table = DeltaTable(table.uri)
+    for where, expected in CONDITIONS.items():
+        assert table.snapshot().scan(where=where).count() == len(expected), where
+    table.delete("x > 2 OR d < 0", engine=engine.name)
+    assert ids(engine, table) == [4, 5]

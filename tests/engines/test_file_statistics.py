@@ -59,7 +59,8 @@ def bounds(array: pa.Array) -> tuple[Any, Any, Any]:
         (pa.array([Decimal(0)], pa.decimal128(20, 10)), (0, 0, 0)),
         (pa.array([-1, 1999], pa.timestamp("us", "UTC")), ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.001Z", 0)),
         (pa.array([0], pa.timestamp("us")), ("1970-01-01T00:00:00.000",) * 2 + (0,)),
-        (pa.array([True, False, None]), (None, None, 1)),
+        (pa.array([True, False, None]), (False, True, 1)),
+        (pa.array([Decimal("0E-7"), Decimal("1E-7")], pa.decimal128(12, 7)), (Decimal("0E-7"), Decimal("1E-7"), 0)),
         (pa.array([b"a", b"b"]), (None, None, 0)),
         (pa.nulls(2, pa.int64()), (None, None, 2)),
         (pa.array([[1], None, []]), (None, None, 1)),
@@ -74,17 +75,25 @@ def test_bounds_and_nulls_of_each_type(array: pa.Array, expected: tuple[Any, Any
     ("values", "expected"),
     [
         ([1.5, -2.0], (Decimal("-2.0"), Decimal("1.5"))),
-        ([1.5, NAN], (Decimal("1.5"), None)),
-        ([NAN, NAN], (None, None)),
-        ([-INFINITY, 1.0, INFINITY], (None, None)),
+        ([1.5, NAN], (Decimal("1.5"), "NaN")),
+        ([INFINITY, NAN], ("Infinity", "NaN")),
+        ([NAN, NAN, None], ("NaN", "NaN")),
+        ([-INFINITY, 1.0, INFINITY], ("-Infinity", "Infinity")),
         ([0.0, -0.0], (Decimal("-0.0"), Decimal("0.0"))),
         ([5e-324, 1.7976931348623157e308], (Decimal("5e-324"), Decimal("1.7976931348623157e308"))),
     ],
 )
-def test_floats_leave_out_what_json_or_an_order_with_nan_cannot_say(
-    values: list[float], expected: tuple[Any, Any]
+def test_bounds_of_floats_spell_what_json_lacks_as_text_and_order_nan_last(
+    values: list[float | None], expected: tuple[Any, Any]
 ) -> None:
     assert bounds(pa.array(values))[:2] == expected
+
+
+def test_bounds_of_decimals_have_no_exponent() -> None:
+    data = pa.table({"c": pa.array([Decimal("1E-30"), Decimal(0)], pa.decimal128(38, 30))})
+    (file,) = write(MemoryStore(), data, configuration(schema_of(data))).files
+    zero, least = (f"0.{'0' * 29}{digit}" for digit in "01")
+    assert f'"minValues":{{"c":{zero}}},"maxValues":{{"c":{least}}}' in (file.stats or "")
 
 
 def test_single_floats_keep_the_digits_of_their_exact_value() -> None:
@@ -120,7 +129,8 @@ def test_nested_structs_have_nested_statistics_that_count_null_parents() -> None
         ("a" * 32 + "ü", "a" * 32, "a" * 32 + "\U0010ffff"),
         ("😀" * 40, "😀" * 32, "😀" * 32 + "\U0010ffff"),
         ("a" * 32 + "\U0010ffff" + "b", "a" * 32, None),
-        ("a" * 5000, None, None),
+        ("a" * 5000, "a" * 32, "a" * 32 + "\x7f"),
+        ("\U0010ffff" * 5000, "\U0010ffff" * 32, None),
     ],
 )
 def test_long_strings_are_cut_so_that_they_still_bound(
@@ -199,11 +209,14 @@ def test_bounds_hold_over_all_row_groups() -> None:
             "y": [NAN if i == 15 else float(i) for i in range(95)],
             "d": pa.array([Decimal(i - 50) for i in range(95)], pa.decimal128(30, 0)),
             "sparse": [1 if i == 42 else None for i in range(95)],
-            "long": ["x" * 5000 if i == 3 else "a" for i in range(95)],
+            "nan": [NAN if i < 10 else INFINITY if i < 20 else float(i) for i in range(95)],
+            "long": [None if i < 10 else "x" * 5000 if i in (33, 34) else "b" for i in range(95)],
         }
     )
     found = statistics(data, row_group_rows=10)
     assert found["numRecords"] == 95
-    assert found["minValues"] == {"n": 0, "x": 0, "y": 0, "d": -50, "sparse": 1}
-    assert found["maxValues"] == {"n": 94, "x": 94, "d": 44, "sparse": 1}
+    lowest = {"n": 0, "x": 0, "y": 0, "d": -50, "sparse": 1, "nan": 20, "long": "b"}
+    assert found["minValues"] == lowest
+    highest = {"n": 94, "x": 94, "d": 44, "sparse": 1, "long": "x" * 32 + "\x7f"}
+    assert found["maxValues"] == {**highest, "y": "NaN", "nan": "NaN"}
     assert found["nullCount"]["sparse"] == 94

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_delta import DeltaTable
@@ -67,3 +68,32 @@ def test_decimals_are_found_whose_bounds_deltalake_computes_as_doubles(
     scan = snapshot.scan(where=f"d = {value}BD")
     assert (scan.to_arrow().num_rows, scan.num_files) == (1, 1)
     assert snapshot.scan(where=f"d <> {value}BD").to_arrow()["d"].to_pylist() == [Decimal("5.00")]
+
+
+_WIDE = pa.decimal128(38, 18)
+_INFINITY = float("inf")
+UNUSUAL: dict[str, tuple[pa.Array, pa.Array]] = {
+    "infinity": (pa.array([_INFINITY, None]), pa.array([5.0])),
+    "both infinities": (pa.array([-_INFINITY, _INFINITY, 1.5], pa.float32()), pa.array([5.0], pa.float32())),
+    "negative zero": (pa.array([-0.0, 0.0]), pa.array([5.0])),
+    "small decimals": (pa.array([Decimal("1E-18"), Decimal(0)], _WIDE), pa.array([Decimal("0.5")], _WIDE)),
+    "wide decimals": (pa.array([Decimal("12345678901234567890.000000000000000001")], _WIDE), pa.array([Decimal("-5")], _WIDE)),
+    "long texts": (pa.array(["x" * 5000]), pa.array(["a"])),
+    "booleans": (pa.array([True]), pa.array([False])),
+    "nulls": (pa.nulls(2, pa.int64()), pa.array([5])),
+    "microseconds": (pa.array([500, 1500], pa.timestamp("us", "UTC")), pa.array([10**12], pa.timestamp("us", "UTC"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_filters_of_deltalake_find_the_values_that_we_wrote(tmp_path: Path, case: str) -> None:
+    uri = str(tmp_path)
+    first, second = UNUSUAL[case]
+    for values in (first, second):
+        DeltaTable(uri, must_exist=False).append(pa.table({"v": values}))
+    rows = DeltaTable(uri).snapshot().scan().to_arrow()
+    for value in {*pc.drop_null(rows["v"])}:
+        for compare in (pc.equal, pc.less_equal, pc.greater_equal):
+            condition = compare(pc.field("v"), value)
+            found = deltalake.DeltaTable(uri).to_pyarrow_table(filters=condition)
+            assert rows_of(found) == rows_of(rows.filter(condition)), (str(condition), value)

@@ -601,16 +601,17 @@ def test_a_column_that_becomes_not_null_has_the_feature_for_it() -> None:
 def test_a_file_with_other_rows_than_the_log_counts_is_not_replaced() -> None:
     store = MemoryStore()
     table = make(store)
-    transaction = table.transaction()
+    sound, transaction = table.version(), table.transaction()
     add = next(added_again(table.snapshot().live_files(), data_change=False))
     transaction.stage_readded([msgspec.structs.replace(add, stats='{"numRecords":9}')])
     transaction.commit("COMPUTE STATS")
     files = data_files(store)
-    with pytest.raises(InvalidTable, match="the log counts 13 rows"):
+    with pytest.raises(InvalidTable, match="the log counts 9"):
         table.change_column("v", "INT")
     assert data_files(store) == files
     opened(store).cancel_column_change()
-    assert read(opened(store)) == [{"id": each, "v": str(each)} for each in range(1, 7)]
+    rows = read(opened(store), version=sound)
+    assert rows == [{"id": each, "v": str(each)} for each in range(1, 7)]
 
 
 def test_a_plan_writes_nothing() -> None:

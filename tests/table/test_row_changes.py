@@ -104,15 +104,16 @@ def test_deletion_vectors_leave_the_data_files_alone() -> None:
 )
 def test_a_file_with_other_rows_than_the_log_counts_is_not_rewritten(change: Any) -> None:
     table = make()
-    transaction = table.transaction()
+    sound, transaction = table.version(), table.transaction()
     first, _ = added_again(table.snapshot().live_files(), data_change=False)
     transaction.stage_readded([msgspec.structs.replace(first, stats='{"numRecords":12}')])
     transaction.commit("COMPUTE STATS")
     files = data_files(table)
-    with pytest.raises(InvalidTable, match=r"the log counts (12|22) rows in [12] files"):
-        change(table)
+    for act in (change, ids_of):
+        with pytest.raises(InvalidTable, match=r"footer counts 10, .*the log counts 12"):
+            act(reopened(table))
     assert data_files(table) == files
-    assert ids_of(reopened(table)) == list(range(20))
+    assert ids_of(reopened(table), sound) == list(range(20))
 
 
 def test_vectors_of_one_statement_are_packed_into_one_file() -> None:
