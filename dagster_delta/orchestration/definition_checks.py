@@ -27,6 +27,8 @@ from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
     IO_MANAGER_KEY,
+    PLACED_KEY,
+    check_stored_location,
     columns_from_log,
     definition_metadata,
 )
@@ -254,13 +256,14 @@ def _metadata_by_key(
     assets: Sequence[_StoredAsset], *, columns: bool
 ) -> dict[dg.AssetKey, Mapping[str, RawMetadataValue]]:
     """Metadata of assets with one IO manager."""
-    known = {IO_MANAGER_KEY: assets[0].manager_key}
+    known = dict.fromkeys((IO_MANAGER_KEY, PLACED_KEY), assets[0].manager_key)
 
     def metadata(asset: _StoredAsset) -> Mapping[str, RawMetadataValue]:
         given = asset.definition.metadata_by_key[asset.key]
-        uri = resolved.asset_table_uri(asset.key, given)
-        storage_options = resolved.storage_options.to_options()
         options = resolved.asset_options(asset.key, given)
+        uri = options.table_uri(resolved.root_uri, asset.key, asset.name)
+        check_stored_location(given, uri, asset=asset.name)
+        storage_options = resolved.storage_options.to_options()
         table = definition_metadata(
             uri,
             table_name=options.qualified_name(asset.key, asset.name),

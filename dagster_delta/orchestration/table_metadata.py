@@ -17,12 +17,12 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_delta.errors import DeltaError, TableNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.types import sql_type_name
-from dagster_delta.storage.locations import holds_password, local_root, scheme_of
+from dagster_delta.storage.locations import canonical_uri, holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log.commit_summary import CommitSummary, rows_by_deed
 from dagster_delta.table.operations.clustering import table_clustering
@@ -37,6 +37,12 @@ _log = logging.getLogger(__name__)
 
 IO_MANAGER_KEY = "dagster/io_manager_key"
 """Metadata key that names the IO manager of an asset, for code that has only its spec."""
+
+_URI_KEY = "dagster/uri"
+
+PLACED_KEY = "dagster_delta/placed_by"
+"""Metadata key that names the IO manager which places an asset: a `dagster/uri` beside it is only
+what was known of the location when definitions were loaded."""
 
 DATA_VERSION_TAG = "dagster/data_version"
 
@@ -67,10 +73,34 @@ def definition_metadata(uri: str, **further: RawMetadataValue) -> RawMetadata:
     path = local_root(uri) if scheme_of(uri) in {None, "file"} else uri
     return shown(
         {
-            "dagster/uri": None if holds_password(uri) else path,
+            _URI_KEY: None if holds_password(uri) else path,
             **{f"dagster/{key}": value for key, value in further.items()},
         }
     )
+
+
+def declared_location(metadata: Mapping[str, object]) -> str | None:
+    """Location of the table of an asset by its metadata `dagster/uri`; None if there is none, or if
+    an IO manager has given it.
+    """
+    uri = metadata.get(_URI_KEY)
+    return None if uri is None or PLACED_KEY in metadata else str(getattr(uri, "value", uri))
+
+
+def check_stored_location(metadata: Mapping[str, object], stored: str, *, asset: str) -> None:
+    """Refuse to store an asset elsewhere than where its metadata says that its table is."""
+
+    def one_spelling(uri: str) -> str:
+        return canonical_uri(str(definition_metadata(uri).get(_URI_KEY))).rstrip("/")
+
+    declared = declared_location(metadata)
+    if declared is not None and one_spelling(declared) != one_spelling(stored):
+        raise InvalidArgument(
+            f"the metadata {_URI_KEY} of asset {asset} says that its table is {declared}, and its "
+            f"IO manager stores it at {stored}: omit {_URI_KEY}, or let root_uri, schema and "
+            "table_name name that location; an asset that writes its table itself is annotated "
+            "with -> None"
+        )
 
 
 def columns_from_log(

@@ -122,7 +122,9 @@ def test_maintenance_of_described_assets_uses_their_io_manager():
 def test_without_its_environment_variable_only_the_kind_is_known():
     spec = spec_of(check(asset("orders")), "orders")
     assert spec.kinds == {"deltalake"}
-    assert dict(spec.metadata) == {"dagster/io_manager_key": "io_manager"}
+    assert dict(spec.metadata) == dict.fromkeys(
+        ("dagster/io_manager_key", "dagster_delta/placed_by"), "io_manager"
+    )
 
 
 def test_the_columns_of_existing_tables_are_shown_if_wanted(tmp_path, caplog):

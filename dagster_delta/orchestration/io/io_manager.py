@@ -73,7 +73,11 @@ from dagster_delta.orchestration.resources import (
 from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
-from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY
+from dagster_delta.orchestration.table_metadata import (
+    DEFAULT_HISTORY,
+    check_stored_location,
+    declared_location,
+)
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -230,9 +234,12 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         keys: tuple[str, ...],
     ) -> AssetWrite:
         facts = run_facts(context, keys)
+        uri = options.table_uri(self.root_uri, *_identity(context))
+        if context.has_asset_key:
+            check_stored_location(context.definition_metadata, uri, asset=name)
         return AssetWrite(
             name=name,
-            uri=options.table_uri(self.root_uri, *_identity(context)),
+            uri=uri,
             storage_options=self.storage_options.to_options(),
             options=options,
             selection=_selection(options, select, keys),
@@ -264,7 +271,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             name=input_name,
             handlers=(*self.type_handlers(), *TABLE_TYPES),
         )
-        uri = options.table_uri(self.root_uri, *_identity(context))
+        elsewhere = declared_location(metadata) if context.has_asset_key else None
+        uri = elsewhere or options.table_uri(self.root_uri, *_identity(context))
         try:
             table = self._open(uri, name)
         except TableNotFound:
@@ -273,7 +281,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             context.log.info(f"{name} has no Delta table yet: the input {input_name} is None")
             return None
         snapshot = table.snapshot(version=wanted.version)
-        if context.has_asset_key and wanted.version is None:
+        if context.has_asset_key and wanted.version is None and elsewhere is None:
             check_read(snapshot, name, options)
         select, keys = _partitions(context, options, name)
         selection = _selection(options, select, keys)
@@ -336,7 +344,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             InvalidArgument: the metadata is invalid.
         """
         options = self.asset_options(asset_key, metadata)
-        return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
+        stored = options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
+        return declared_location(metadata) or stored
 
     def asset_options(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
         """How an asset is stored: its metadata over the configuration.

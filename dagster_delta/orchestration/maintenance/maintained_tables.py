@@ -16,10 +16,9 @@ from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_m
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource, spark_session_of
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
+from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY, declared_location
 from dagster_delta.table.delta_table import DeltaTable
 
-_URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
 
 
@@ -193,9 +192,7 @@ def tables_of_asset(
             metadata,
             is_observable=not isinstance(asset, dg.AssetSpec) and asset.is_observable,
         )
-        # Assets of `check_definitions` have both; the IO manager has the storage options.
-        if _URI_KEY in metadata and IO_MANAGER_KEY not in metadata:
-            uri = str(metadata[_URI_KEY])
+        if (uri := declared_location(metadata)) is not None:
             yield replace(table, uri=uri, storage_options=storage_options)
             continue
         manager = metadata.get(IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER

@@ -26,6 +26,7 @@ from dagster_delta.orchestration.table_metadata import (
     table_metadata,
 )
 from dagster_delta.storage import open_store
+from dagster_delta.storage.locations import check_no_password
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import KnownCommit, read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
@@ -102,10 +103,14 @@ def delta_asset_spec(
 ) -> dg.AssetSpec:
     """The spec of the asset of a table: its location and its kind, in addition to other `kinds`.
     `looks` are further arguments of `dg.AssetSpec`.
+
+    Raises:
+        InvalidArgument: the location holds a password, so that metadata cannot show it.
     """
+    check_no_password(table)
     return dg.AssetSpec(
         key,
-        metadata={**definition_metadata(table), **(metadata or {})},
+        metadata={**(metadata or {}), **definition_metadata(table)},
         kinds={DELTA_KIND, *kinds},
         **looks,
     )
