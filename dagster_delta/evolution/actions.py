@@ -51,7 +51,7 @@ from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, StructField, StructType, fold_name
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
@@ -381,7 +381,7 @@ class MoveColumn(SchemaAction, frozen=True):
         place = draft.column(self.path, "moved")
         column = dotted(place.path)
         after = self.position.after
-        if after is not None and after.casefold() == place.path[-1].casefold():
+        if after is not None and fold_name(after) == fold_name(place.path[-1]):
             raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
 
         def moved(parent: StructType) -> StructType:
@@ -451,8 +451,8 @@ class AddConstraint(SchemaAction, frozen=True):
 
 def _find_constraint(properties: dict[str, str], name: str) -> str | None:
     """The key of a constraint, by case-insensitive name."""
-    key = f"{CONSTRAINT_PREFIX}{name}".casefold()
-    return next((spelled for spelled in properties if spelled.casefold() == key), None)
+    key = fold_name(f"{CONSTRAINT_PREFIX}{name}")
+    return next((spelled for spelled in properties if fold_name(spelled) == key), None)
 
 
 class DropConstraint(SchemaAction, frozen=True):

@@ -68,7 +68,14 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATIO
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY, is_widening
-from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType, walk_fields
+from dagster_delta.protocol.schema import (
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    fold_name,
+    walk_fields,
+)
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.typed import quote
 from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
@@ -435,7 +442,7 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
     retyped = change_type_at(StructType((source,)), path, lambda _: change.target_type())
     if str(retyped) != str(StructType((change.shadow,))):
         return "was altered"
-    if name is not None and name.casefold() != path[-1].casefold():
+    if name is not None and fold_name(name) != fold_name(path[-1]):
         parent = find_place(schema, path[:-1]).data_type if path[1:] else schema
         if isinstance(parent, StructType) and parent.get(name) is not None:
             return f"lost its new name, {name}, to another column"
@@ -563,4 +570,4 @@ def _redefines(action: actions.SchemaAction, path: ColumnPath) -> bool:
         isinstance(action, actions.MoveColumn) and len(path) > 1
     ):
         return False
-    return [step.casefold() for step in action.path] == [step.casefold() for step in path]
+    return [fold_name(step) for step in action.path] == [fold_name(step) for step in path]

@@ -20,6 +20,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     StructField,
     StructType,
+    fold_name,
     inner_parts,
     with_inner_types,
 )
@@ -99,8 +100,8 @@ def _step(
     if field is not None:
         return field.name, field.data_type, field
     parts = dict(inner_parts(node))
-    if not isinstance(node, StructType) and step.casefold() in parts:
-        return step.casefold(), parts[step.casefold()], None
+    if not isinstance(node, StructType) and fold_name(step) in parts:
+        return fold_name(step), parts[fold_name(step)], None
     column = dotted(path)
     where = f"in {dotted(tuple(found))} there" if found else "the columns"
     there = f"{where} are {', '.join(parts)}" if parts else f"{dotted(tuple(found))} is of {node}"

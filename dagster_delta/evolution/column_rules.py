@@ -18,6 +18,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    fold_name,
     inner_types,
     nesting_of,
     walk_fields,
@@ -149,7 +150,7 @@ def check_column_names(
     seen: dict[tuple[str, ...], str] = {}
     for path, field in walk_fields(schema):
         column = ".".join(path)
-        folded = tuple(step.casefold() for step in path)
+        folded = tuple(fold_name(step) for step in path)
         if (other := seen.get(folded)) is not None:
             same = "" if other == column else f", as {other} differs from it in case alone"
             raise InvalidArgument(
@@ -174,7 +175,7 @@ def check_feed_names(schema: StructType, *, known: StructType | None = None) -> 
     """
     for field in schema:
         is_known = known is not None and known.get(field.name) is not None
-        if field.name.casefold() in _FEED_COLUMNS and not is_known:
+        if fold_name(field.name) in _FEED_COLUMNS and not is_known:
             raise InvalidArgument(
                 f"column {field.name} has the name of a column of the change data feed, which the "
                 "table enables (delta.enableChangeDataFeed); rename it, or choose another name",

@@ -17,7 +17,7 @@ from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import GENERATION_KEY, IDENTITY_PREFIX
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructType, walk_fields
+from dagster_delta.protocol.schema import StructType, fold_name, walk_fields
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.tokens import tokenize
@@ -109,7 +109,7 @@ def _is_word_of(name: str, sql: str) -> bool:
     except DeltaError:
         return True
     words = (token.text for token in tokens if token.kind in ("word", "quoted"))
-    return any(word.casefold() == name.casefold() for word in words)
+    return any(fold_name(word) == fold_name(name) for word in words)
 
 
 def _checks(configuration: TableConfiguration) -> Mapping[str, str]:
@@ -192,10 +192,10 @@ def follow_column(
     named = configuration.properties.data_skipping_stats_columns
     if named is None:
         return configuration
-    folded = tuple(step.casefold() for step in path)
+    folded = tuple(fold_name(step) for step in path)
     changed: list[ColumnPath] = []
     for column in named:
-        if tuple(step.casefold() for step in column[: len(path)]) != folded:
+        if tuple(fold_name(step) for step in column[: len(path)]) != folded:
             changed.append(column)
         elif new_path is not None:
             changed.append((*new_path, *column[len(path) :]))

@@ -25,6 +25,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    fold_name,
     inner_parts,
     inner_types,
     is_same_kind,
@@ -115,7 +116,7 @@ def diff_schemas(table: StructType, data: StructType) -> SchemaDiff:
 
 
 def _folded_name(field: StructField) -> str:
-    return field.name.casefold()
+    return fold_name(field.name)
 
 
 def _differ(table: DataType, data: DataType) -> bool:
@@ -202,10 +203,10 @@ def merge_schemas(
 
     # A column of no type gets that of the first data, as in the reference implementation.
     merge = _TypeMerge(widens, table_version, first_type=_nullable_type)
-    fixed = frozenset(name.casefold() for name in fixed_columns)
+    fixed = frozenset(fold_name(name) for name in fixed_columns)
     fields = []
     for field in table:
-        theirs = None if field.name.casefold() in fixed else data.get(field.name)
+        theirs = None if fold_name(field.name) in fixed else data.get(field.name)
         fields.append(merge.merge_field(field, theirs) if theirs else field)
     return StructType((*fields, *_new_fields(table, data)))
 

@@ -19,6 +19,7 @@ from dagster_delta.protocol.schema import (
     DataType,
     StructField,
     StructType,
+    fold_name,
     is_same_kind,
     paired_fields,
 )
@@ -133,12 +134,12 @@ def _lines_of(before: StructType, after: StructType) -> Iterator[_Line]:
     by_id = all(field_id(field) is not None for field in (*before, *after))
 
     def key(field: StructField) -> object:
-        return field_id(field) if by_id else field.name.casefold()
+        return field_id(field) if by_id else fold_name(field.name)
 
     def new_key(field: StructField) -> object:
         # If mapping was turned on in between, the old name is now the physical name.
         name = str(field.metadata.get(PHYSICAL_NAME_KEY, field.name))
-        return field_id(field) if by_id else name.casefold()
+        return field_id(field) if by_id else fold_name(name)
 
     def moves(old: DataType, new: DataType, path: ColumnPath) -> Iterator[_Line]:
         if isinstance(old, StructType) and isinstance(new, StructType):

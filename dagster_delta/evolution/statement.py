@@ -37,6 +37,7 @@ from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.cursor import StatementCursor
 from dagster_delta.evolution.type_spelling import read_type
 from dagster_delta.protocol.features.column_change import Position
+from dagster_delta.protocol.schema import fold_name
 
 _T = TypeVar("_T")
 _Read = Callable[[StatementCursor], Iterator[SchemaAction]]
@@ -176,8 +177,8 @@ def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
     """Take a new name in the struct of a column, given alone or as a path."""
     token = cursor.token
     target = cursor.path(what)
-    parent = [step.casefold() for step in path[:-1]]
-    if len(target) > 1 and [step.casefold() for step in target[:-1]] != parent:
+    parent = [fold_name(step) for step in path[:-1]]
+    if len(target) > 1 and [fold_name(step) for step in target[:-1]] != parent:
         cursor.fail("a column stays in its struct: the new name is a single one", at=token)
     return target[-1]
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.statistics.bounds import partition_column
 from dagster_delta.protocol.statistics.statistics import leaves_with_statistics
 from dagster_delta.protocol.values.arrow_values import python_rows, python_value
@@ -89,11 +89,11 @@ def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValu
     """Rows with the same columns, at least one, as a value for the UI: at most `MAX_COLUMNS`
     columns, with short texts. Masked values are hidden; nulls remain.
     """
-    hidden = {name.casefold() for name in masked}
+    hidden = {fold_name(name) for name in masked}
     names = list(rows[0])[:MAX_COLUMNS]
     records = [
         TableRecord(
-            {name: shown_value(row[name], masked=name.casefold() in hidden) for name in names}
+            {name: shown_value(row[name], masked=fold_name(name) in hidden) for name in names}
         )
         for row in rows
     ]
@@ -129,7 +129,7 @@ def column_statistics(snapshot: Snapshot, masked: Collection[str]) -> TableMetad
         InvalidArgument: a masked column does not exist.
     """
     check_masked_columns(masked, snapshot.schema)
-    hidden = {name.casefold() for name in masked}
+    hidden = {fold_name(name) for name in masked}
     rows = snapshot.statistics([])
     is_exact = pc.min(rows["tight_bounds"]).as_py() is not False
     records = []
@@ -141,7 +141,7 @@ def column_statistics(snapshot: Snapshot, masked: Collection[str]) -> TableMetad
             pc.max(maximums.filter(needed), skip_nulls=False),
         )
         least, greatest = (
-            shown_value(python_value(bound), masked=name.casefold() in hidden) for bound in bounds
+            shown_value(python_value(bound), masked=fold_name(name) in hidden) for bound in bounds
         )
         count = pc.sum(nulls, skip_nulls=False).as_py() if is_exact else None
         records.append(TableRecord({"column": name, "min": least, "max": greatest, "nulls": count}))

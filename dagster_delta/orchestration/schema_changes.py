@@ -39,6 +39,7 @@ from dagster_delta.orchestration.metadata_keys import (
 )
 from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ def _readers_of_change(
 
 
 def _folded(columns: Iterable[str]) -> frozenset[str]:
-    return frozenset(column.casefold() for column in columns)
+    return frozenset(fold_name(column) for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,14 +414,14 @@ class _Reads:
         columns: dict[str, str] = {}
         for column, deps in deps_by_column.items():
             names = [dep.column_name for dep in deps if dep.asset_key == source]
-            computed[column] = {name.casefold() for name in names}
-            columns |= {name.casefold(): name for name in names}
+            computed[column] = {fold_name(name) for name in names}
+            columns |= {fold_name(name): name for name in names}
         query = (value(COLUMNS_READ_KEY) or {}).get(source.to_user_string())
         if query is None:
             # Lineage leaves out what only filters, joins or groups.
             nothing = "(no column lineage)"
             return cls(columns, computed, nothing if lineage is None else "(maybe in a filter)")
-        columns |= {column.casefold(): column for column in query["read"]}
+        columns |= {fold_name(column): column for column in query["read"]}
         is_current = recorded.get(QUERY_KEY) == spec.metadata.get(QUERY_KEY) and (
             source_columns is None or set(source_columns) == set(query["of"])
         )

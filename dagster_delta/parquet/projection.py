@@ -37,6 +37,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    fold_name,
     inner_parts,
     walk_types,
 )
@@ -149,29 +150,40 @@ def _steps(
 
 
 class _Siblings:
-    """The fields of one level of a file's schema, found by id or name; the first of duplicates is
-    used.
-    """
+    """The fields of one level of a file's schema, found by id or name."""
 
     def __init__(self, fields: Sequence[pa.Field], mode: ColumnMappingMode) -> None:
         self._mode = mode
         self._positions: dict[object, int] = {}
+        self._ambiguous: set[object] = set()
         for position, field in enumerate(fields):
-            self._positions.setdefault(field.name, position)
+            keys = {fold_name(field.name) if mode == "none" else field.name}
             if mode == "id":
-                self._positions.setdefault(_parquet_id(field), position)
-        for position, field in enumerate(fields if mode == "none" else ()):
-            self._positions.setdefault(field.name.casefold(), position)
+                keys.add(_parquet_id(field))
+            for key in keys - {None}:
+                if self._positions.setdefault(key, position) != position:
+                    self._ambiguous.add(key)
 
     def find(self, field: StructField) -> int | None:
-        """Index of the file's field for a logical field; None if the file lacks it."""
+        """Index of the file's field for a logical field; None if the file lacks it.
+
+        Raises:
+            InvalidTable: several fields of the file have its name, or its id.
+        """
         wanted_id = field_id(field) if self._mode == "id" else None
         # Only the extra columns of change data files have no id: they are not table columns.
-        if wanted_id is not None:
-            return self._positions.get(wanted_id)
         name = physical_name(field, self._mode)
-        folded = name.casefold() if self._mode == "none" else name
-        return self._positions.get(name, self._positions.get(folded))
+        key = (
+            (fold_name(name) if self._mode == "none" else name) if wanted_id is None else wanted_id
+        )
+        if key in self._ambiguous:
+            raise InvalidTable(
+                f"the data file has several columns called {key}, so that it cannot be known which "
+                "one is meant (names are compared without regard to case): write the file again "
+                "with one of them",
+                column=field.name,
+            )
+        return self._positions.get(key)
 
 
 def _parquet_id(field: pa.Field) -> int | None:

@@ -33,6 +33,7 @@ from dagster_delta.protocol.schema import (
     DataType,
     StructField,
     StructType,
+    fold_name,
     inner_parts,
     inner_types,
 )
@@ -267,10 +268,10 @@ def convert_at(
     """
     if not steps:
         return conversion.convert(array)
-    names = [name.casefold() for name, _ in inner_parts(old)]
-    if steps[0].casefold() not in names:
+    names = [fold_name(name) for name, _ in inner_parts(old)]
+    if fold_name(steps[0]) not in names:
         raise TypeError(f"{steps[0]} is not part of {old}")
-    index, children = names.index(steps[0].casefold()), children_of(array)
+    index, children = names.index(fold_name(steps[0])), children_of(array)
     inner_old, inner_new = inner_types(old)[index], inner_types(new)[index]
     inner = convert_at(children[index], inner_old, inner_new, steps[1:], conversion)
     children[index] = inner.values

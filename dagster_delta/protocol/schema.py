@@ -57,6 +57,15 @@ _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 _T = TypeVar("_T")
 
 
+def fold_name(name: str) -> str:
+    """The form in which names of columns are compared: equal ones are one column.
+
+    delta-spark compares them in lower case (`toLowerCase(Locale.ROOT)`). Full case folding would
+    make one column of `Maße` and `Masse`, and of names with a long s or the other small sigma.
+    """
+    return name.lower()
+
+
 @dataclass(frozen=True, slots=True)
 class PrimitiveType:
     """A type without parts: `variant` and `void` included, geospatial types with their parameters,
@@ -172,7 +181,7 @@ class StructType:
 
     @cached_property
     def _by_folded_name(self) -> Mapping[str, StructField]:
-        return {field.name.casefold(): field for field in reversed(self.fields)}
+        return {fold_name(field.name): field for field in reversed(self.fields)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -193,7 +202,7 @@ class StructType:
         case-insensitively), or None.
         """
         found = self._by_name.get(name)
-        return self._by_folded_name.get(name.casefold()) if found is None else found
+        return self._by_folded_name.get(fold_name(name)) if found is None else found
 
     def field(self, name: str) -> StructField:
         """The field of that name."""

@@ -15,7 +15,13 @@ from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import PrimitiveType, StructField, is_same_kind, paired_fields
+from dagster_delta.protocol.schema import (
+    PrimitiveType,
+    StructField,
+    fold_name,
+    is_same_kind,
+    paired_fields,
+)
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 _VOID = PrimitiveType("void")
@@ -42,7 +48,7 @@ def find_incompatibility(
     def key(field: StructField, mode: ColumnMappingMode) -> str:
         # Columns that existed before the mapping keep their name as the physical name.
         name = physical_name(field, mode)
-        return name.casefold() if after == "none" else name
+        return fold_name(name) if after == "none" else name
 
     keys = partial(key, mode=before), partial(key, mode=after)
     is_followed = keeps_columns and after != "none"
@@ -55,7 +61,7 @@ def find_incompatibility(
 
 
 def _folded(names: tuple[str, ...]) -> list[str]:
-    return [name.casefold() for name in names]
+    return [fold_name(name) for name in names]
 
 
 def _listed(names: tuple[str, ...]) -> str:

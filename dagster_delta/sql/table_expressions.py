@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION
 from dagster_delta.sql.literals import INTERVAL_UNITS
@@ -96,7 +96,7 @@ def _first_unknown(
     tokens: Sequence[Token], schema: StructType, niladic: frozenset[str]
 ) -> str | None:
     """Description of the first lexeme that is not known to be safe; None if all are."""
-    names = {field.name.casefold() for field in schema} | _lambda_variables(tokens)
+    names = {fold_name(field.name) for field in schema} | _lambda_variables(tokens)
     before: Token | None = None
     nesting = 0
     for token, following in pairwise(tokens):
@@ -165,7 +165,7 @@ def _lambda_variables(tokens: Sequence[Token]) -> set[str]:
             while start and not tokens[start].is_operator("("):
                 start -= 1
         found |= {
-            variable.text.casefold()
+            fold_name(variable.text)
             for variable in tokens[start:index]
             if variable.kind in ("word", "quoted")
         }

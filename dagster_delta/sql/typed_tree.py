@@ -9,7 +9,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.schema import MapType, StructType
+from dagster_delta.protocol.schema import MapType, StructType, fold_name
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
@@ -184,8 +184,8 @@ def _field(base: Typed, name: str) -> Typed:
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
-    known = {column.casefold(): column for column in level.names}
-    close = difflib.get_close_matches(parts[-1].casefold(), known, n=1)
+    known = {fold_name(column): column for column in level.names}
+    close = difflib.get_close_matches(fold_name(parts[-1]), known, n=1)
     # In a merge the table and the new rows are structs, and `target.id` is a usual guess.
     nested = [column for column in level.names if level.fields_along((column, parts[-1]))[1:]]
     similar = [f"{column}.{parts[-1]}" for column in nested if len(parts) > 1]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
@@ -14,6 +17,7 @@ from dagster_delta.errors import (
     DeltaError,
     InvalidArgument,
     InvalidCast,
+    InvalidTable,
     PartitionMismatch,
     SchemaMismatch,
 )
@@ -124,3 +128,16 @@ def test_a_value_that_does_not_fit_is_shown_with_the_type_it_does_not_fit(
     with pytest.raises(InvalidCast, match="column i do not fit its type int") as caught:
         made.update({"i": "concat('many ', s)"}, "i = 1", engine=engine.name)
     assert caught.value.examples == ("'many a'",)
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused(engine: Engine, table: DeltaTable) -> None:
+    DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]))
+    file = Path(table.uri) / "f.parquet"
+    pq.write_table(pa.table({"Id": [1, 2], "ID": [30, 40]}), file)
+    add = {"path": file.name, "partitionValues": {}, "size": file.stat().st_size}
+    action = {"add": {**add, "modificationTime": 0, "dataChange": True}}
+    (Path(table.uri) / "_delta_log" / f"{1:020}.json").write_text(json.dumps(action))
+    with pytest.raises(Exception, match=r"several columns called id|duplicate field") as caught:
+        engine.read(DeltaTable(table.uri))
+    # Spark's own reader raises within a task.
+    assert engine.session is not None or isinstance(caught.value, InvalidTable)

@@ -28,7 +28,7 @@ from dagster_delta.protocol.features.column_values import (
     inserted_values,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, StructField, StructType, fold_name
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.time_zone import UTC
@@ -97,7 +97,7 @@ class MergeNames:
     ) -> None:
         if not target_alias or not source_alias:
             raise InvalidArgument("the aliases of a merge may not be empty")
-        if target_alias.casefold() == source_alias.casefold():
+        if fold_name(target_alias) == fold_name(source_alias):
             raise InvalidArgument(
                 f"target and source of the merge have the same alias {target_alias!r}: give them "
                 "different aliases"
@@ -183,7 +183,7 @@ class MergeNames:
         if not isinstance(typed, Column):
             raise InvalidArgument(f"the table has no column {name!r}", column=name)
         path = typed.path
-        if path[0].casefold() != alias.casefold():
+        if fold_name(path[0]) != fold_name(alias):
             return path
         if len(path) == 1:
             # A column of that name is set, as there is no other thing that could be.
@@ -229,10 +229,10 @@ class MergeNames:
     def _scope(self, sides: Sequence[str]) -> StructType:
         """A struct per alias, and the columns that need no alias."""
         fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
-        taken = {name.casefold() for name in self._aliases.values()}
+        taken = {fold_name(name) for name in self._aliases.values()}
         for side in sides:
-            fields += [field for field in self._schemas[side] if field.name.casefold() not in taken]
-            taken.update(name.casefold() for name in self._schemas[side].names)
+            fields += [field for field in self._schemas[side] if fold_name(field.name) not in taken]
+            taken.update(fold_name(name) for name in self._schemas[side].names)
         return StructType(tuple(fields))
 
     def _refuse_unclear(self, name: str) -> None:
@@ -247,7 +247,7 @@ class MergeNames:
 
     def _side_of_alias(self, name: str) -> str | None:
         for side, alias in self._aliases.items():
-            if alias.casefold() == name.casefold():
+            if fold_name(alias) == fold_name(name):
                 return side
         return None
 
@@ -261,7 +261,7 @@ class MergeNames:
 
 def _side_scope(alias: str, schema: StructType) -> StructType:
     """The columns of one side, with and without its alias."""
-    columns = (field for field in schema if field.name.casefold() != alias.casefold())
+    columns = (field for field in schema if fold_name(field.name) != fold_name(alias))
     return StructType((StructField(alias, schema), *columns))
 
 

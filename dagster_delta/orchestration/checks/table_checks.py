@@ -27,7 +27,7 @@ from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.operations.health import TableHealth, table_health
@@ -160,7 +160,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     scan = Scan(snapshot, columns)
     names = ", ".join(_quoted(column) for column in scan.columns)
     count = "rows"
-    while count in {column.casefold() for column in scan.columns}:
+    while count in {fold_name(column) for column in scan.columns}:
         count += "_"
     query = (
         f"WITH repeated AS MATERIALIZED (SELECT {names}, count(*) AS {count} FROM given "

@@ -37,7 +37,13 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import StructField, StructType, paired_fields, walk_fields
+from dagster_delta.protocol.schema import (
+    StructField,
+    StructType,
+    fold_name,
+    paired_fields,
+    walk_fields,
+)
 from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.operations.write_planning import grown_schema
 from dagster_delta.table.transaction.commit_result import (
@@ -389,14 +395,14 @@ def _column_changes(
     A column that the target does not have under the old name needs no work: it was renamed there
     too, or is not in the table.
     """
-    names = {name.casefold() for name in columns}
+    names = {fold_name(name) for name in columns}
     reads_all = len(columns) == len(now.schema)
     known = {_folded(path) for path, _ in walk_fields(target.schema)}
     found = [
         change
         for change in _moved_columns(before, now)
         if not known.isdisjoint(_older_names(change))
-        and (reads_all if change.new_path is None else change.new_path[0].casefold() in names)
+        and (reads_all if change.new_path is None else fold_name(change.new_path[0]) in names)
     ]
     retyped = {
         _folded(difference.path) for difference in diff_schemas(before.schema, now.schema).retyped
@@ -404,16 +410,16 @@ def _column_changes(
     found += [
         change
         for change in columns_narrower_than(now.schema, target)
-        if _folded(change.path) in retyped and change.path[0].casefold() in names
+        if _folded(change.path) in retyped and fold_name(change.path[0]) in names
     ]
     # Columns that were added with a default, unless they were added so to the target, too.
-    filled = {name.casefold() for name in before.schema.names}
-    filled |= {field.name.casefold() for field in target.schema if _has_default(field)}
+    filled = {fold_name(name) for name in before.schema.names}
+    filled |= {fold_name(field.name) for field in target.schema if _has_default(field)}
     what = "was added with a default, which older rows may have"
     return found + [
         ColumnChange("filled", (field.name,), (field.name,), what)
         for field in now.schema
-        if field.name in columns and _has_default(field) and field.name.casefold() not in filled
+        if field.name in columns and _has_default(field) and fold_name(field.name) not in filled
     ]
 
 
@@ -475,4 +481,4 @@ def _older_names(change: ColumnChange) -> set[_Path]:
 
 
 def _folded(path: _Path) -> _Path:
-    return tuple(step.casefold() for step in path)
+    return tuple(fold_name(step) for step in path)

@@ -23,6 +23,7 @@ from dagster_delta.protocol.features.change_data import (
     COMMIT_VERSION_COLUMN,
     feed_configuration,
 )
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
@@ -299,12 +300,12 @@ def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> 
 
 def keys_of_rows(names: Sequence[str], keys: Sequence[str], *, rows: str) -> tuple[str, ...]:
     """The keys as rows with columns of these names spell them; `rows` names the rows."""
-    by_name = {name.casefold(): name for name in names}
-    if missing := [key for key in keys if key.casefold() not in by_name]:
+    by_name = {fold_name(name): name for name in names}
+    if missing := [key for key in keys if fold_name(key) not in by_name]:
         raise InvalidArgument(
             f"{rows} lack the key {missing[0]}; they have {', '.join(names)}", column=missing[0]
         )
-    return tuple(by_name[key.casefold()] for key in keys)
+    return tuple(by_name[fold_name(key)] for key in keys)
 
 
 def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:

@@ -53,7 +53,7 @@ from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.nested_arrays import inner_fields
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.delta_table import DeltaTable
@@ -395,9 +395,9 @@ def _warnings(
 ) -> Iterator[str]:
     """What an existing table does not take from the rows and the options."""
     if write.options.mode != "merge" and write.options.schema_mode != "overwrite":
-        filled = {name.casefold() for name in filled_columns(before.configuration)}
+        filled = {fold_name(name) for name in filled_columns(before.configuration)}
         missing = diff_schemas(before.schema, schema).missing
-        null = [item.column for item in missing if item.path[0].casefold() not in filled]
+        null = [item.column for item in missing if fold_name(item.path[0]) not in filled]
         if null:
             yield (
                 f"the rows of {write.name} lack columns of its table, which are null in them: "

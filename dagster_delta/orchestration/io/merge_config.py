@@ -17,6 +17,7 @@ from pydantic import Field
 
 from dagster_delta.engines.statements.merge_clauses import ClauseText
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.sql.typed import quote
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _in_order(
         ((kind, action),) = words
         for clause in clauses or ():
             values = getattr(clause, "updates", None)
-            if left_out := {name.casefold() for name in getattr(clause, "except_cols", None) or ()}:
-                quoted = [quote(name) for name in columns if name.casefold() not in left_out]
+            if left_out := {fold_name(name) for name in getattr(clause, "except_cols", None) or ()}:
+                quoted = [quote(name) for name in columns if fold_name(name) not in left_out]
                 values = {name: f"{quote(source)}.{name}" for name in quoted}
             yield ClauseText(kind, action, clause.predicate, values)

@@ -19,7 +19,7 @@ import msgspec
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType, StructField, StructType, inner_parts
+from dagster_delta.protocol.schema import DataType, StructField, StructType, fold_name, inner_parts
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 COLUMN_CHANGE_SWITCH = "dagsterDelta.enableColumnChange"
@@ -151,7 +151,7 @@ def filled_configuration(
     properties = dict(configuration.metadata.without(COLUMN_CHANGE_KEY).configuration)
     named = configuration.properties.data_skipping_stats_columns
     limit = configuration.properties.data_skipping_num_indexed_cols
-    if named is not None and any(path[0].casefold() == source.name.casefold() for path in named):
+    if named is not None and any(fold_name(path[0]) == fold_name(source.name) for path in named):
         properties[_STATS_COLUMNS_KEY] = f"{properties[_STATS_COLUMNS_KEY]},`{name}`"
     elif named is None and limit >= 0:
         properties[_NUM_INDEXED_KEY] = str(limit + _count_leaves(change.shadow.data_type))
@@ -181,8 +181,8 @@ def _count_leaves(data_type: DataType) -> int:
 def _place(fields: list[StructField], position: Position) -> int:
     if position.after is None:
         return 0
-    names = [field.name.casefold() for field in fields]
-    after = position.after.casefold()
+    names = [fold_name(field.name) for field in fields]
+    after = fold_name(position.after)
     # The neighbour may have been dropped since: then the column goes last.
     return names.index(after) + 1 if after in names else len(fields)
 

@@ -18,7 +18,7 @@ import msgspec
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructField, StructType, walk_fields
+from dagster_delta.protocol.schema import StructField, StructType, fold_name, walk_fields
 
 GENERATION_KEY = "delta.generationExpression"
 """Field metadata: the Spark SQL that a generated column is computed by."""
@@ -208,10 +208,10 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
     A column that is neither given (case-insensitive) nor filled becomes null. Data with values for
     a column that only the writer numbers are a SchemaMismatch.
     """
-    there = {name.casefold() for name in given}
+    there = {fold_name(name) for name in given}
     identities = identity_columns(configuration)
     for identity in identities:
-        if identity.column.casefold() in there and not identity.allow_explicit_insert:
+        if fold_name(identity.column) in there and not identity.allow_explicit_insert:
             # Spec: where allowExplicitInsert is false, users may not provide values.
             raise SchemaMismatch(
                 f"column {identity.column} is GENERATED ALWAYS AS IDENTITY, and the data bring "
@@ -227,12 +227,12 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
 
 def _recomputed(configuration: TableConfiguration, there: set[str]) -> ColumnValues:
     generated = generated_columns(configuration)
-    verified = tuple(column for column in generated if column.column.casefold() in there)
+    verified = tuple(column for column in generated if fold_name(column.column) in there)
     return ColumnValues(generated=_absent(generated, there), verified=verified)
 
 
 def _absent(columns: Iterable[_Column], there: set[str]) -> tuple[_Column, ...]:
-    return tuple(column for column in columns if column.column.casefold() not in there)
+    return tuple(column for column in columns if fold_name(column.column) not in there)
 
 
 def updated_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
@@ -242,9 +242,9 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
     `assigned` are logical names of the top-level columns that change, in whole or in part; an
     identity column among them is an InvalidArgument.
     """
-    there = {name.casefold() for name in assigned}
+    there = {fold_name(name) for name in assigned}
     for column in identity_columns(configuration):
-        if column.column.casefold() in there:
+        if fold_name(column.column) in there:
             raise InvalidArgument(
                 f"column {column.column} is an identity column, whose values never change once a "
                 "row has one: leave it out of the update",

@@ -26,6 +26,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    fold_name,
     walk_fields,
     walk_types,
 )
@@ -268,13 +269,13 @@ def _check_unique_names(schema: StructType) -> None:
             continue
         seen: set[str] = set()
         for field in data_type:
-            if field.name.casefold() in seen:
+            if fold_name(field.name) in seen:
                 raise InvalidTable(
                     f"the schema has two columns called {field.name} (names are compared without "
                     "regard to case); restore an older version of the table",
                     column=field.name,
                 )
-            seen.add(field.name.casefold())
+            seen.add(fold_name(field.name))
 
 
 def _invariant_sql(field: StructField, column: str) -> str:

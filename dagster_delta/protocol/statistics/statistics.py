@@ -30,6 +30,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    fold_name,
     walk_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
@@ -197,7 +198,7 @@ def statistics_rule(properties: TableProperties) -> Callable[[int, tuple[str, ..
 
 
 def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.casefold() for name in path)
+    return tuple(fold_name(name) for name in path)
 
 
 def statistics_columns(configuration: TableConfiguration) -> tuple[StatisticsColumn, ...]:

@@ -16,6 +16,7 @@ from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_col
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -99,4 +100,4 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
 
 
 def _folded(paths: Iterable[ColumnPath]) -> list[str]:
-    return [dotted(path).casefold() for path in paths]
+    return [fold_name(dotted(path)) for path in paths]

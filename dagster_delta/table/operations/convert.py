@@ -36,7 +36,7 @@ from dagster_delta.parquet.statistics import FileStatistics
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType, fold_name
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.protocol.values.partition_values import (
     encode_path,
@@ -250,8 +250,8 @@ def _are_dates(texts: set[str]) -> bool:
 
 
 def _without(columns: StructType, partitions: Sequence[StructField]) -> list[StructField]:
-    names = {field.name.casefold() for field in partitions}
-    return [field for field in columns if field.name.casefold() not in names]
+    names = {fold_name(field.name) for field in partitions}
+    return [field for field in columns if fold_name(field.name) not in names]
 
 
 def _united(files: Sequence[_File], footers: Sequence[_Footer]) -> StructType:
@@ -263,7 +263,7 @@ def _united(files: Sequence[_File], footers: Sequence[_Footer]) -> StructType:
             continue
         seen.add(footer.schema)
         for field in footer.schema:
-            known, path = fields.setdefault(field.name.casefold(), (field, file.meta.path))
+            known, path = fields.setdefault(fold_name(field.name), (field, file.meta.path))
             if known.data_type != field.data_type or known.name != field.name:
                 raise SchemaMismatch(
                     f"the column {field.name} is of type {field.data_type} in one file and "

@@ -53,6 +53,7 @@ from dagster_delta.protocol.schema import (
     DataType,
     MapType,
     StructType,
+    fold_name,
     walk_fields,
 )
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
@@ -350,9 +351,9 @@ def _outdated_fields(
     found: Iterable[pa.Field], schema: StructType, mode: ColumnMappingMode
 ) -> Iterator[Purge]:
     """What fields of a file hold that those of the table do not."""
-    known = {physical_name(field, mode).casefold(): field for field in schema}
+    known = {fold_name(physical_name(field, mode)): field for field in schema}
     for column in found:
-        field = known.get(column.name.casefold())
+        field = known.get(fold_name(column.name))
         if field is None:
             yield "dropped_columns"
         else:

@@ -44,7 +44,7 @@ from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import StructField, StructType, fold_name
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_moment, refuse_quoted_columns
@@ -513,7 +513,7 @@ def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path
         for name in clause.values or ():
             tokens = [token for token in tokenize(name) if token.kind in ("word", "quoted")]
             path = tuple(token.text for token in tokens)
-            yield path[1:] if len(path) > 1 and path[0].casefold() == alias.casefold() else path
+            yield path[1:] if len(path) > 1 and fold_name(path[0]) == fold_name(alias) else path
 
 
 def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
@@ -521,7 +521,7 @@ def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
     listed = [path for path in paths if path]
     fields = []
     for field in source:
-        below = [path[1:] for path in listed if path[0].casefold() == field.name.casefold()]
+        below = [path[1:] for path in listed if fold_name(path[0]) == fold_name(field.name)]
         if () in below:
             fields.append(field)
         elif below and isinstance(field.data_type, StructType):

@@ -37,7 +37,7 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import text_limits
-from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType, fold_name
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.typed import quote, quote_path
@@ -221,8 +221,8 @@ def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
 def _check_partitioning(current: TableConfiguration, asked: Sequence[str] | None) -> None:
     if asked is None:
         return
-    own = [name.casefold() for name in current.partition_columns]
-    if [name.casefold() for name in asked] != own:
+    own = [fold_name(name) for name in current.partition_columns]
+    if [fold_name(name) for name in asked] != own:
         raise InvalidArgument(
             f"the table is partitioned by {list(current.partition_columns)}, not {list(asked)}; "
             "leave partition_by out, or replace the table by an overwrite with "
@@ -305,9 +305,9 @@ def _stored_as_given(
     if not texts or not constraints:
         return
     parsed = (parse_expression(constraint.sql, configuration.schema) for constraint in constraints)
-    named = {path[0].casefold() for expression in parsed for path in expression.references}
+    named = {fold_name(path[0]) for expression in parsed for path in expression.references}
     for name in texts:
-        if name.casefold() in named:
+        if fold_name(name) in named:
             what = f"a constraint on partition column {name}, where an empty string becomes null"
             yield Constraint(what, f"{quote(name)} <> ''", null_passes=True)
 

@@ -32,6 +32,7 @@ from dagster_delta.protocol.schema import (
     StructType,
     as_nullable,
     data_type_to_json,
+    fold_name,
     inner_parts,
     inner_types,
     nullable_field,
@@ -150,13 +151,13 @@ def from_spark_schema(schema: types.StructType, *, with_collations: bool = False
     converted = _from_spark_struct(schema, "", with_collations=with_collations)
     seen: set[str] = set()
     for field in converted:
-        if field.name.casefold() in seen:
+        if fold_name(field.name) in seen:
             raise SchemaMismatch(
                 f"the DataFrame has two columns called {field.name} (names are compared without "
                 "regard to case); rename or drop one of them",
                 column=field.name,
             )
-        seen.add(field.name.casefold())
+        seen.add(fold_name(field.name))
     return converted
 
 
