@@ -286,6 +286,8 @@ class StorageFailure(DeltaError):
             remedy = "the disk is full: free some space, then repeat the operation"
         elif error.errno == errno.ENOTDIR:
             remedy = "a part of the location is a file: choose another location"
+        elif error.errno == errno.ENAMETOOLONG:
+            remedy = "partition the table by shorter values, or give the table a shorter name"
         elif error.errno in _FORBIDDEN:
             remedy = "give the user of this process the right to it, or choose another location"
         return cls(f"{what}: {reason}; {remedy}", table=table, file=file)

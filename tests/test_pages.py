@@ -119,17 +119,33 @@ def test_every_room_is_in_the_architecture() -> None:
     assert {name for name in names if f"{name}/" not in drawn} == set()
 
 
-def test_the_example_of_a_type_handler_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (code,) = re.findall(
-        r"```python\n(from collections.*?)```", (ROOT / "docs" / "types.md").read_text(), re.DOTALL
-    )
+def run_example(beginning: str) -> None:
+    """Materialize the assets of the example of a type handler that begins with a line."""
+    page = (ROOT / "docs" / "types.md").read_text()
+    (code,) = re.findall(rf"```python\n({re.escape(beginning)}.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"__name__": __name__}
     exec(code, names)
-    monkeypatch.chdir(tmp_path)
     defs: dg.Definitions = names["defs"]
     job = defs.resolve_implicit_global_asset_job_def()
     job.execute_in_process(instance=dg.DagsterInstance.ephemeral())
+
+
+def test_the_example_of_a_type_handler_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_example("from collections")
     rows = DeltaTable("lake/public/big_planes").snapshot().scan().to_arrow()
     assert rows.to_pylist() == [{"tailnum": "N102UW", "seats": 182}]
+
+
+def test_the_example_of_a_type_handler_for_geometries_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("geopandas", reason="geometries need geopandas")
+    from shapely import from_wkb
+
+    monkeypatch.chdir(tmp_path)
+    run_example("from typing import Any")
+    rows = DeltaTable("lake/public/circles").snapshot().scan().to_arrow()
+    assert from_wkb(rows["geometry"][0].as_py()).bounds == pytest.approx((9.6, 52.3, 9.8, 52.5))

@@ -168,6 +168,8 @@ def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 
 def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    if cursor.is_word("TO") and not cursor.peek().is_word("TO"):
+        cursor.fail("a table has a location, and no name to change; name the column to rename")
     path = cursor.path()
     cursor.expect("TO")
     yield actions.RenameColumn(path, _name_beside(cursor, path, "the new name"))

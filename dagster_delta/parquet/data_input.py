@@ -85,7 +85,9 @@ def to_reader(data: object) -> pa.RecordBatchReader:
         return data
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=_CHUNK_ROWS)
-    convert = _CONVERTERS.get(type(data).__module__.partition(".")[0])
+    # A frame of geopandas is one of pandas.
+    packages = [parent.__module__.partition(".")[0] for parent in type(data).__mro__]
+    convert = next((_CONVERTERS[name] for name in packages if name in _CONVERTERS), None)
     reader = convert(data) if convert is not None else None
     if reader is not None:
         return reader
@@ -154,7 +156,8 @@ def _from_pandas(data: _Foreign) -> pa.RecordBatchReader | None:
         problem = "; ".join(map(str, error.args)) if error.args else str(error)
         raise InvalidArgument(
             f"the pandas frame has no Arrow form: {problem}. Give every column a name of its own "
-            'and values of one type, as in frame.astype({"column": "string"})'
+            'and values of one type, as in frame.astype({"column": "string"}); geometries as '
+            "bytes, as in frame.to_wkb(). A TypeHandler of the IO manager can do it (docs/types.md)"
         ) from error
     for place, field in enumerate(table.schema):
         _check_pandas_column(frame.iloc[:, place], field)

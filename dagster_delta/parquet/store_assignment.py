@@ -211,7 +211,8 @@ class _StoreAssignment(ColumnConversion):
         return convert
 
     def mismatch(self, source: pa.DataType, target: DataType, path: Path) -> SchemaMismatch:
-        column, remedy = ".".join(path), "cast it first"
+        column = ".".join(path)
+        remedy = "cast it first, or change the type of the column with ALTER TABLE"
         if target == PrimitiveType("void"):
             remedy = 'pass schema_mode="merge", which gives the column the type of the data'
         return SchemaMismatch(

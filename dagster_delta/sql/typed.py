@@ -14,7 +14,7 @@ from dagster_delta.sql.types import BOOLEAN, collation_of
 
 
 class Refusal(Exception):
-    """A construct that is not in the whitelist; the argument says which."""
+    """A construct that is not in the whitelist; the arguments say which, and what to do instead."""
 
 
 class Column(msgspec.Struct, frozen=True):

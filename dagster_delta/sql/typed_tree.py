@@ -123,7 +123,8 @@ def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], T
     try:
         return make()
     except Refusal as refusal:
-        return Refused(str(refusal), operands)
+        construct, *remedy = refusal.args
+        return Refused(construct, operands, *remedy)
 
 
 def _computed(result: Typed) -> Typed:

@@ -93,6 +93,24 @@ def test_pandas_times_keep_their_zone() -> None:
     assert to_reader(frame).read_all().column("t").to_pylist() == [moment]
 
 
+def test_a_subclass_of_a_pandas_frame_is_one() -> None:
+    class Frame(pd.DataFrame):
+        pass
+
+    Frame.__module__ = "geopandas.geodataframe"
+    frame = Frame({"v": [1]}, index=pd.Index(["x"], name="k"))
+    assert to_reader(frame).read_all().to_pylist() == [{"k": "x", "v": 1}]
+
+
+def test_geometries_are_refused_with_the_way_to_store_them() -> None:
+    geopandas = pytest.importorskip("geopandas", reason="geometries need geopandas")
+    frame = geopandas.GeoDataFrame({"id": [1]}, geometry=geopandas.points_from_xy([1], [2]))
+    with pytest.raises(InvalidArgument, match=r"column geometry .*\.to_wkb\(\)\. A TypeHandler"):
+        to_reader(frame)
+    stored = to_reader(frame.to_wkb()).read_all()
+    assert stored.schema.field("geometry").type == pa.binary()
+
+
 def test_a_pandas_frame_of_mixed_objects_is_refused() -> None:
     pd = pytest.importorskip("pandas")
     with pytest.raises(InvalidArgument, match="no Arrow form"):

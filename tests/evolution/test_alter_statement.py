@@ -177,7 +177,7 @@ def test_every_spelling_says_what_it_says_elsewhere(sql: str, actions: list[Sche
         ("ADD c INT GENERATED ALWAYS AS (1)", "expected a comma", 10),
         ("ADD CHECK (a > 0)", "expected a type", 10),
         ("ADD PRIMARY KEY (a)", "no type KEY", 12),
-        ("RENAME TO other", "expected TO", 10),
+        ("RENAME TO other", "a table has a location, and no name to change", 7),
         ("ADD a ARRAY<ARRAY<INT>>>", "expected a comma or the end of the statement, not '>'", 23),
         ("ADD a ARRAY<ARRAY<INT>", "expected '>', and the text ends", 22),
         ("ADD a MAP<STRING>", "expected ',', not '>'", 16),

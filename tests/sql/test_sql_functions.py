@@ -48,6 +48,18 @@ def test_what_the_embedded_engine_does_not_compute_is_refused(sql: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        *("day = 2024-01-02", "2024-01-02 <= day", "t < 2024-01-02", "day IN (2024-01-02)"),
+        *("day BETWEEN 2024-01-01 AND 2024-01-31", "NOT day <=> 20240102"),
+    ],
+)
+def test_a_date_without_quotes_is_refused_with_its_spelling(sql: str) -> None:
+    with pytest.raises(UnsupportedExpression, match="write a date in quotes, as DATE '2024-01-02'"):
+        parse_expression(sql, SCHEMA).check_embeddable()
+
+
+@pytest.mark.parametrize(
     ("sql", "expected"),
     [
         ("t < now()", "t < TIMESTAMP '2024-03-31 12:00:00+00:00'"),

@@ -49,6 +49,14 @@ def test_a_write_to_a_file_says_that_the_location_has_a_file(lake: Path) -> None
             DeltaTable(str(lake / place), must_exist=False).append(ROWS)
 
 
+def test_a_name_that_is_too_long_for_the_disk_says_what_to_shorten(lake: Path) -> None:
+    table = DeltaTable(str(lake / "long"), must_exist=False)
+    with pytest.raises(StorageFailure, match="partition the table by shorter values"):
+        table.append(pa.table({"p": ["x" * 300], "v": [1]}), partition_by=["p"])
+    with pytest.raises(StorageFailure, match="give the table a shorter name"):
+        DeltaTable(str(lake / ("y" * 300)))
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_lack_of_rights_says_so(code: int) -> None:
     error = StorageFailure.of_system(OSError(code, "no"), "The file system failed")

@@ -9,10 +9,14 @@ import msgspec
 
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.sql.casts import cast, duckdb_type
-from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.typed import FLIPPED, Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     BOOLEAN,
+    DATE,
+    INTEGER,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     VARIANT,
     common_type,
     is_primitive,
@@ -114,7 +118,13 @@ def of_types(*accepted: DataType, target: DataType | None = None, or_null: bool 
 
 def refused_type(name: str, *arguments: Typed) -> Refusal:
     """The refusal of a function of operands of these types."""
-    return Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")
+    types = types_of(arguments)
+    construct = f"{name} of {' and '.join(map(sql_type_name, types))}"
+    is_time = any(found in (DATE, TIMESTAMP, TIMESTAMP_NTZ) for found in types)
+    if name.lower() in (*FLIPPED, "in") and is_time and INTEGER in types:
+        # `2024-01-02` is 2021. Spark does not compare it with a date either.
+        return Refusal(construct, "write a date in quotes, as DATE '2024-01-02'")
+    return Refusal(construct)
 
 
 def fixed(result: DataType, *parameters: DataType) -> Resolve:
