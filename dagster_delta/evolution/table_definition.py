@@ -194,8 +194,7 @@ def with_schema(
 def _with_implied(properties: dict[str, str]) -> dict[str, str]:
     """The properties of a new table, plus the properties that they require."""
     asked = TableProperties.parse(properties)
-    iceberg = asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2
-    is_mapped = asked.enable_column_change or iceberg
+    is_mapped = asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2
     return {"delta.columnMapping.mode": "name", **properties} if is_mapped else properties
 
 

@@ -22,7 +22,6 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     refuse_mask,
 )
-from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.storage.locations import resolve_variable
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -42,14 +41,10 @@ _ANY_MASTER = "local[*]"
 # A change begins only if both allow it: the resource that opens the table, and the property of the
 # table. A change that has begun may be resumed and cancelled in any case.
 COLUMN_CHANGE_DESCRIPTION = (
-    "Whether column types may be changed online. If true, new tables get the property "
-    "dagsterDelta.enableColumnChange and column mapping, which it needs; clients without that can "
-    "no longer read or write them. Existing tables are unaffected until that property is set, or a "
-    "change is started with enable_features."
+    "Whether column types may be changed online. Tables are unaffected until a change is started "
+    "with enable_features: it sets the property dagsterDelta.enableColumnChange, and column "
+    "mapping, which some clients cannot read; the plan of the change names them."
 )
-
-NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}
-"""Properties of a table that is created while the switch is on."""
 
 
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
@@ -374,9 +369,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     ) -> DeltaTable:
         """The table, created.
 
-        If `enable_column_change` is on, a new table gets the features and properties for online
-        column changes.
-
         Args:
             schema: a `StructType` or a `pyarrow.Schema`.
             partition_by: physical partition columns.
@@ -387,14 +379,11 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             TableAlreadyExists: the mode is `error` and the table exists.
         """
-        implied: dict[str, str] = {}
-        if self.enable_column_change and not (mode == "replace" and self.exists()):
-            implied = NEW_TABLE_PROPERTIES
         return DeltaTable.create(
             self.table_uri,
             schema,
             partition_by=partition_by,
-            properties={**implied, **(properties or {})},
+            properties=properties,
             description=description,
             mode=mode,
             storage_options=self.storage_options.to_options(),

@@ -78,20 +78,18 @@ def test_a_table_that_is_there_is_not_created_again(tmp_path):
     assert resource.create(ROWS.schema, mode="ignore").version() == 0
 
 
-def test_the_switch_for_column_changes_is_for_new_tables_and_for_handles(tmp_path):
+def test_the_switch_for_column_changes_is_for_handles_and_leaves_new_tables_plain(tmp_path):
     off = DeltaTableResource(uri=str(tmp_path / "t"))
     on = DeltaTableResource(uri=str(tmp_path / "t"), enable_column_change=True)
-    off.create(ROWS.schema)
-    # What stands there already is not given new demands on its readers.
-    assert on.create(ROWS.schema, mode="replace").protocol().min_reader_version == 1
+    created = on.create(ROWS.schema, properties={"custom.team": "x"})
+    assert created.append(ROWS).version == 1
+    assert created.protocol().min_reader_version == 1
     with pytest.raises(SchemaChangeRefused, match="enable_features"):
         on.table().change_column("id", "STRING")
-    new = DeltaTableResource(uri=str(tmp_path / "new"), enable_column_change=True)
-    assert new.create(ROWS.schema, properties={"custom.team": "x"}).append(ROWS).version == 1
     with pytest.raises(SchemaChangeRefused, match="enable_column_change"):
-        DeltaTableResource(uri=str(tmp_path / "new")).table().change_column("id", "STRING")
-    new.table().change_column("id", "STRING")
-    assert new.table().snapshot().scan().to_arrow()["id"].to_pylist() == ["1", "2"]
+        off.table().change_column("id", "STRING", enable_features=True)
+    on.table().change_column("id", "STRING", enable_features=True)
+    assert on.table().snapshot().scan().to_arrow()["id"].to_pylist() == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_change import ColumnChangeRequest
+from dagster_delta.evolution.plan_report import READERS_WITHOUT
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.schema_changes import delta_schema_change_job
@@ -398,35 +399,30 @@ def test_a_change_in_progress_ends_whatever_the_switch_says_by_then(filled: Lake
     assert str(table_of(filled).schema().field("price").data_type) == "integer"
 
 
-@pytest.mark.parametrize(
-    ("properties", "mode", "switch"),
-    [
-        ({}, "name", "true"),
-        ({"delta.columnMapping.mode": "none"}, "none", "true"),
-        ({"dagsterDelta.enableColumnChange": "false"}, "none", "false"),
-    ],
-)
-def test_a_table_made_under_the_switch_has_all_it_takes_unless_it_says_otherwise(
-    lake: Lake, properties: dict[str, str], mode: str, switch: str
+def test_a_new_table_gets_column_mapping_by_its_first_change_whose_plan_names_the_readers(
+    lake: Lake,
 ) -> None:
-    lake.materialize(orders, enable_column_change=True, table_properties=properties)
-    table = table_of(lake)
-    assert table.snapshot().configuration.column_mapping_mode == mode
-    assert table.metadata().configuration["dagsterDelta.enableColumnChange"] == switch
-    if (mode, switch) == ("name", "true"):
-        run(lake, {**CHANGE, "enable_features": False, "dry_run": False})
-        assert table.refresh().scan().to_arrow()["price"].to_pylist() == [10, 20]
-    # Writing it again under the switch leaves what it says as it is.
-    lake.materialize(orders, enable_column_change=True, schema_mode="overwrite")
-    assert table.refresh().configuration.column_mapping_mode == mode
-    assert table.metadata().configuration["dagsterDelta.enableColumnChange"] == switch
+    for properties in ({}, {"dagsterDelta.enableColumnChange": "true"}):
+        lake.materialize(orders, enable_column_change=True, table_properties=properties)
+        table = table_of(lake)
+        assert table.protocol().min_reader_version == 1
+        assert table.metadata().configuration.get("delta.columnMapping.mode") is None
+    planned = told(run(lake, CHANGE))["delta/schema_change"]
+    assert f"`columnMapping` (readers and writers): {READERS_WITHOUT['columnMapping']}" in planned
+    assert table_of(lake).protocol().min_reader_version == 1
+    assert "enable_features" in refusal(
+        lake, {**CHANGE, "enable_features": False, "dry_run": False}
+    )
+    run(lake, {**CHANGE, "dry_run": False})
+    assert table_of(lake).snapshot().configuration.column_mapping_mode == "name"
+    assert table_of(lake).snapshot().scan().to_arrow()["price"].to_pylist() == [10, 20]
 
 
-def test_a_table_made_without_the_switch_stays_as_plain_as_it_was(filled: Lake) -> None:
-    before = table_of(filled).protocol()
-    filled.materialize(orders, enable_column_change=True)
-    assert table_of(filled).protocol() == before
-    assert "dagsterDelta.enableColumnChange" not in table_of(filled).metadata().configuration
+def test_deltalake_reads_the_rows_of_a_table_created_under_the_switch(lake: Lake) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    lake.materialize(orders, enable_column_change=True)
+    rows = deltalake.DeltaTable(table_of(lake).uri).to_pyarrow_table()
+    assert rows["price"].to_pylist() == ["10", "20"]
 
 
 def test_a_job_says_it_of_tables_that_no_resource_opens(lake: Lake) -> None:

@@ -48,7 +48,6 @@ from dagster_delta.orchestration.partitions.predicates import (
     partition_condition,
     partition_predicate,
 )
-from dagster_delta.orchestration.resources import NEW_TABLE_PROPERTIES
 from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.nested_arrays import inner_fields
 from dagster_delta.parquet.store_assignment import assign_batches
@@ -408,9 +407,7 @@ def _warnings(
     differences = [
         f"{key} = {present.get(key) or 'not set'} instead of {value}"
         for key, value in sorted(properties.items())
-        if present.get(key) != value
-        and not is_protocol_property(key)
-        and key not in NEW_TABLE_PROPERTIES
+        if present.get(key) != value and not is_protocol_property(key)
     ]
     if differences:
         yield (

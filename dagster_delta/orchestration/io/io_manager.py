@@ -66,7 +66,6 @@ from dagster_delta.orchestration.partitions.partitions import (
 from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.orchestration.resources import (
     COLUMN_CHANGE_DESCRIPTION,
-    NEW_TABLE_PROPERTIES,
     SparkSessionResource,
     spark_session_of,
 )
@@ -361,12 +360,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         return read_asset_options(metadata, self._defaults(), asset=name)
 
     def _defaults(self) -> AssetOptions:
-        implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}
         return AssetOptions(
             mode=self.mode,
             schema_mode=self.schema_mode,
             schema=self.schema_,
-            table_properties={**implied, **self.table_properties},
+            table_properties=self.table_properties,
             custom_metadata=self.custom_metadata,
             merge_config=self.merge_config,
             show_history=self.show_history,
