@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         restore_op,
         vacuum_op,
     )
+    from dagster_delta.orchestration.op_outputs import OpOutputsConfig, delta_op_outputs_job
     from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
     from dagster_delta.orchestration.schema_changes import (
@@ -129,19 +130,20 @@ __all__ = [
     "DeltaSensorComponent", "DeltaSensorOptions", "DeltaSink", "DeltaSqlComponent", "DeltaTable",
     "DeltaTableComponent", "DeltaTableResource", "FsckConfig", "FsspecStorageOptions",
     "GcsStorageOptions", "Identity", "LocalStorageOptions", "MergeConfig", "MergeOperationsConfig",
-    "MergeType", "MissingFiles", "OptimizeConfig", "OptimizeResult", "ReorgConfig",
-    "RestoreConfig", "S3StorageOptions", "Scan", "SchemaChangeKind", "Snapshot",
+    "MergeType", "MissingFiles", "OpOutputsConfig", "OptimizeConfig", "OptimizeResult",
+    "ReorgConfig", "RestoreConfig", "S3StorageOptions", "Scan", "SchemaChangeKind", "Snapshot",
     "SparkSessionResource", "StorageOptions", "TableChanges", "TableHealth", "TableInput",
     "Transaction", "TypeHandler", "UnreferencedFiles", "UpstreamChanges", "UpstreamColumns",
     "VacuumConfig", "VacuumResult", "__version__", "check_definitions", "checkpoint_op",
     "clean_log_op", "clone_op", "delta_asset_checks", "delta_change_feed_asset",
     "delta_change_feed_sensor", "delta_clone_job", "delta_files_asset", "delta_files_sensor",
     "delta_health_asset", "delta_maintenance_job", "delta_maintenance_schedule",
-    "delta_restore_job", "delta_schema_change_job", "delta_sink", "delta_sql_asset",
-    "delta_table_pool", "delta_table_sensor", "fsck_op", "history_op", "observable_delta_asset",
-    "openlineage_dataset", "optimize_op", "register_delta_log", "reorg_op", "report_delta_commit",
-    "restore_op", "ship_package", "sql_column_lineage", "vacuum_op", "variants_from_json",
-    "variants_from_python", "variants_to_json", "variants_to_python",
+    "delta_op_outputs_job", "delta_restore_job", "delta_schema_change_job", "delta_sink",
+    "delta_sql_asset", "delta_table_pool", "delta_table_sensor", "fsck_op", "history_op",
+    "observable_delta_asset", "openlineage_dataset", "optimize_op", "register_delta_log",
+    "reorg_op", "report_delta_commit", "restore_op", "ship_package", "sql_column_lineage",
+    "vacuum_op", "variants_from_json", "variants_from_python", "variants_to_json",
+    "variants_to_python",
 ]  # fmt: skip
 
 _MODULES = {
@@ -176,6 +178,7 @@ _MODULES = {
         "checkpoint_op clean_log_op clone_op fsck_op history_op optimize_op reorg_op restore_op "
         "vacuum_op"
     ),
+    "orchestration.op_outputs": "OpOutputsConfig delta_op_outputs_job",
     "orchestration.pipes": "report_delta_commit",
     "orchestration.resources": "DeltaTableResource SparkSessionResource",
     "orchestration.schema_changes": (

@@ -1,7 +1,8 @@
-"""Outputs and inputs of ops: the partitions that they touch."""
+"""Outputs and inputs of ops: the partitions that they touch, and the tables that belong to a run."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import dagster as dg
@@ -9,6 +10,16 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, PartitionMismatch
+from dagster_delta.orchestration.checks.health_asset import delta_health_asset
+from dagster_delta.orchestration.components.external_tables import discover_tables
+from dagster_delta.orchestration.op_outputs import (
+    OpOutputsConfig,
+    delta_op_outputs_job,
+    find_lasting_tables,
+)
+from dagster_delta.orchestration.sensors.sensors import delta_table_sensor
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.table_discovery import find_tables
 from tests.orchestration.conftest import QUIET, library_error, table_of
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -191,3 +202,146 @@ def test_values_of_mapping_keys_do_not_replace_each_other_in_one_table(lake, is_
     if is_mapped:
         execute(lake, job("append"))
         assert lake.column("id") == [0, 1]
+
+
+# ---- tables that belong to a run
+
+
+@dg.op
+def load() -> pa.Table:
+    return table_of([{"n": 1}])
+
+
+@dg.op
+def clean(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dg.graph_asset
+def orders():
+    return clean(load())
+
+
+@pytest.fixture
+def run_id(lake) -> str:
+    """A run of a graph asset and of a job, whose ops have stored their outputs."""
+    named = dg.op(name="named", out=dg.Out(pa.Table, metadata={"table_name": "a-named-one"}))
+    execute(lake, job_of(named(lambda: table_of([{"n": 2}]))))
+    return lake.materialize(orders).run_id
+
+
+def tables(lake) -> set[str]:
+    return {uri.rpartition("/")[2] for uri in find_tables(str(lake.root))}
+
+
+LASTING = {"orders", "a-named-one"}
+
+
+def drop(lake, run_config: Any = None, **config: Any) -> dict[str, Any]:
+    job = delta_op_outputs_job(
+        root=str(lake.root), config=OpOutputsConfig(**{"older_than_hours": 0, **config})
+    )
+    result = job.execute_in_process(instance=lake.instance, run_config=run_config)
+    (event,) = [e for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
+    return {key: value.value for key, value in event.step_output_data.metadata.items()}
+
+
+def test_sensor_of_a_root_runs_nothing_for_tables_of_op_outputs(lake, run_id):
+    @dg.asset
+    def report() -> None: ...
+
+    sensor = delta_table_sensor(
+        "lake",
+        root=str(lake.root),
+        target=[report],
+        start_from="earliest",
+        discover_every_seconds=0,
+    )
+    definitions = dg.Definitions([report], sensors=[sensor])
+    found = []
+    cursor = None
+    for _ in range(2):
+        context = dg.build_sensor_context(
+            definitions=definitions, cursor=cursor, instance=lake.instance
+        )
+        tick = sensor.evaluate_tick(context)
+        cursor = tick.cursor
+        found += [request.tags["delta/table_uri"] for request in tick.run_requests]
+        lake.materialize(orders)
+    assert {uri.rpartition("/")[2] for uri in found} == LASTING
+
+
+def test_pages_and_assets_of_a_root_omit_tables_of_op_outputs(lake, run_id):
+    health = delta_health_asset(root=str(lake.root))
+    dg.materialize([health], instance=lake.instance)
+    record = lake.instance.fetch_materializations(health.key, limit=1).records[0]
+    figures = record.asset_materialization.metadata["delta/figures"].data
+    assert set(figures) == {f"public/{name}" for name in LASTING}
+    discovered = discover_tables(str(lake.root), {}).tables
+    assert {uri.rpartition("/")[2] for uri in discovered} == LASTING
+
+
+def test_clone_of_an_op_output_is_a_table_like_others(lake, run_id):
+    (output,) = tables(lake) - LASTING
+    DeltaTable(str(lake.root / "public" / output)).clone(str(lake.root / "public" / "my-own-copy"))
+    drop(lake, dry_run=False)
+    assert tables(lake) == {*LASTING, "my-own-copy"}
+    assert "my-own-copy" in str(find_lasting_tables(str(lake.root), {}))
+
+
+def test_job_deletes_whole_tables_of_op_outputs_and_no_others(lake, run_id):
+    (output,) = tables(lake) - LASTING
+    directory = lake.root / "public" / output
+    num_files = sum(path.is_file() for path in directory.rglob("*"))
+    planned = drop(lake)
+    assert planned["delta/drop_dry_run"] is True
+    assert planned["delta/first_dropped_tables"] == str(directory)
+    assert tables(lake) == {*LASTING, output}
+    done = drop(lake, dry_run=False)
+    assert (done["delta/dropped_tables"], done["delta/dropped_files"]) == (1, num_files)
+    assert not directory.exists()
+    assert tables(lake) == LASTING
+    assert lake.rows("orders") == [{"n": 1}]
+    assert lake.rows("a-named-one") == [{"n": 2}]
+    assert drop(lake, dry_run=False)["delta/dropped_tables"] == 0
+
+
+def test_job_keeps_tables_of_op_outputs_that_are_younger_than_asked(lake, run_id):
+    before = tables(lake)
+    drop(lake, older_than_hours=1, dry_run=False)
+    assert tables(lake) == before
+    # The form of a run replaces the default.
+    config = {"ops": {"drop": {"config": {"older_than_hours": 0, "dry_run": False}}}}
+    drop(lake, config, older_than_hours=1)
+    assert tables(lake) == LASTING
+
+
+@pytest.mark.parametrize("is_re_execution", [False, True])
+def test_job_keeps_tables_of_a_run_and_of_its_re_execution_until_they_are_finished(
+    lake, run_id, is_re_execution
+):
+    before = tables(lake)
+    if is_re_execution:
+        tags = {"dagster/root_run_id": run_id, "dagster/parent_run_id": run_id}
+        options = {"tags": tags, "root_run_id": run_id, "parent_run_id": run_id}
+        running = dg.DagsterRun(
+            "job", str(uuid.uuid4()), status=dg.DagsterRunStatus.STARTED, **options
+        )
+    else:
+        lake.instance.delete_run(run_id)
+        running = dg.DagsterRun("job", run_id, status=dg.DagsterRunStatus.STARTED)
+    lake.instance.add_run(running)
+    assert drop(lake, dry_run=False)["delta/dropped_tables"] == 0
+    assert tables(lake) == before
+    lake.instance.report_run_canceled(running)
+    drop(lake, dry_run=False)
+    assert tables(lake) == LASTING
+
+
+def test_table_of_an_op_output_is_marked_with_its_run_and_a_named_one_is_not(lake, run_id):
+    (output,) = tables(lake) - LASTING
+    assert output.startswith(run_id)
+    properties = lake.table(output).metadata().configuration
+    assert properties == {"dagsterDelta.opOutputOfRun": run_id}
+    for name in LASTING:
+        assert "dagsterDelta.opOutputOfRun" not in lake.table(name).metadata().configuration

@@ -20,11 +20,11 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import counted, first_names
+from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import plain_markdown, spell_time
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.health import TableHealth
-from dagster_delta.table.table_discovery import find_tables
 
 if TYPE_CHECKING:
     _Result = dg.MaterializeResult[None]
@@ -100,7 +100,7 @@ def delta_health_asset(
         assets: assets stored by a `DeltaIOManager`, or with their location in `dagster/uri`.
         selection: selection among the assets.
         tables: tables that are not assets, by name, with their locations.
-        root: every table at or below this location, found in each run.
+        root: every table at or below this location, found in each run, without those of op outputs.
         storage_options: for `tables` and `root`, and for assets with a `dagster/uri`.
         thresholds: largest allowed values by a name of `TableHealth`, merged with the defaults:
             100 small files, a share of 0.2 deleted rows, 100 commits since the checkpoint, no
@@ -152,7 +152,7 @@ def _tables_below(
     base = open_store(root, options).location.uri.rstrip("/")
     return [
         MaintainedTable(uri.removeprefix(f"{base}/"), uri=uri, storage_options=storage_options)
-        for uri in find_tables(root, options)
+        for uri in find_lasting_tables(root, options)
     ]
 
 

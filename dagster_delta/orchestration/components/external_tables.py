@@ -42,6 +42,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
 )
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
     observable_delta_asset,
@@ -58,7 +59,6 @@ from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.table_discovery import find_tables
 
 _log = logging.getLogger(__name__)
 
@@ -535,11 +535,11 @@ class Discovery(msgspec.Struct, frozen=True):
 
 
 def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
-    """The tables at or below a root.
+    """The tables at or below a root, without those of op outputs.
 
     A table that cannot be opened is included, without its columns; the log says why.
     """
-    uris = find_tables(root, storage_options)
+    uris = find_lasting_tables(root, storage_options)
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
         found = threads.map(lambda uri: _declared(uri, storage_options), uris)
         tables = dict(zip(uris, found, strict=True))

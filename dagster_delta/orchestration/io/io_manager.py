@@ -7,6 +7,7 @@ those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -56,6 +57,7 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.op_outputs import RUN_PROPERTY
 from dagster_delta.orchestration.partitions.mapping import keys_of_input
 from dagster_delta.orchestration.partitions.partitions import (
     SelectPartitions,
@@ -236,6 +238,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         uri = options.table_uri(self.root_uri, *_identity(context))
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
+        elif options.table_name is None and facts.run_id is not None:
+            marked = {**options.table_properties, RUN_PROPERTY: facts.run_id}
+            options = replace(options, table_properties=marked)
         return AssetWrite(
             name=name,
             uri=uri,

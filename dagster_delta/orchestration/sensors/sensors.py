@@ -26,6 +26,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, Ver
 from dagster_delta.orchestration.io.asset_options import check_choice, names_of
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted, first_names
+from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
 from dagster_delta.orchestration.sensors.table_watcher import (
     AssetEventKind,
@@ -43,7 +44,6 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.watch import StartFrom
-from dagster_delta.table.table_discovery import find_tables
 
 AssetKeyFor: TypeAlias = Callable[[str], dg.AssetKey]
 """Maps the location of an external table to the key of its asset."""
@@ -59,7 +59,8 @@ class DeltaSensorOptions(TypedDict, total=False):
     """Options that both sensors take, all of them optional.
 
     Attributes:
-        root: Watch every table at or below this location, instead of `tables`.
+        root: Watch every table at or below this location, instead of `tables`, without those of op
+            outputs.
         discover_every_seconds: How often to look for new tables below the root, in seconds; 300 by
             default. Local directories are walked; on object stores, every name below the root is
             listed.
@@ -287,6 +288,8 @@ class Watch:
     """Keys of the assets on which to report commits; None to report none."""
     stores: dict[str, ObjectStore] = field(default_factory=dict)
     """Open stores, kept between ticks to reuse connections."""
+    op_outputs: set[str] = field(default_factory=set)
+    """Locations of tables of op outputs below the root, kept to open each of them once."""
 
     def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
         """The result of one evaluation of the sensor. If tables failed, and no other has results,
@@ -319,7 +322,8 @@ class Watch:
         last, seconds = state.discovered_at_ms, self.options.get("discover_every_seconds", 300)
         if last is not None and now_ms - last < seconds * 1000:
             return tuple(state.tables), last
-        found = find_tables(root, self._storage_options())
+        options = self._storage_options()
+        found = find_lasting_tables(root, options, op_outputs=self.op_outputs)
         # A table that no longer exists is reported as an error until its entry is removed.
         return tuple(sorted({*found, *state.tables})), now_ms
 
