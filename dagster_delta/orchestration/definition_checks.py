@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,8 +50,9 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
     """The definitions, after checking every asset that a DeltaIOManager stores.
 
     Unknown and misspelled metadata keys, wrong values, a missing `partition_expr` and assets with
-    one table are errors at load time instead of after an asset was computed. Assets that return no
-    value to store (`-> None`, `MaterializeResult`) are skipped.
+    one table are errors at load time instead of after an asset was computed. So are misspelled keys
+    and wrong values of the inputs of assets and of asset checks. Assets that return no value to
+    store (`-> None`, `MaterializeResult` without a type) are not stored.
 
     The UI shows the location of each table and the kind Delta Lake before the first run. Storage is
     accessed only for `columns`.
@@ -70,9 +72,7 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
         )
     """
     stored = list(_stored_assets(definitions))
-    managers = {asset.key: asset.manager for asset in stored}
-    for asset in stored:
-        _check_inputs(asset, managers)
+    _check_inputs(definitions)
     _check_locations([(asset, _check_options(asset)) for asset in stored])
     return _with_tables(definitions, stored, columns=columns)
 
@@ -120,10 +120,10 @@ def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
     name = definition.get_output_name_for_asset_key(key)
     if definition.node_def.output_def_named(name).dagster_type.kind.name == "NOTHING":
         return False
-    # Dagster does not distinguish a MaterializeResult from other values; only the function's
-    # annotation does.
+    # Dagster does not distinguish a MaterializeResult without a type of its value from other
+    # values; only the function's annotation does.
     annotation = getattr(_function(definition), "__annotations__", {}).get("return")
-    return "MaterializeResult" not in str(annotation)
+    return re.search(r"MaterializeResult(?!\[)", str(annotation)) is None
 
 
 def _function(definition: dg.AssetsDefinition) -> object:
@@ -174,13 +174,25 @@ def _applies_changes(definition: dg.AssetsDefinition) -> bool:
     )
 
 
-def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOManager]) -> None:
-    """Refuse metadata of inputs that a DeltaIOManager cannot parse when it loads them."""
-    for given in asset.definition.node_def.input_defs:
-        key = asset.definition.keys_by_input_name.get(given.name)
-        if key is not None and key in managers and given.input_manager_key is None:
-            options = read_input_options(given.metadata or {}, asset=key.to_user_string())
-            _check_sql([options.where], f"where of an input of asset {asset.name}")
+def _check_inputs(definitions: dg.Definitions) -> None:
+    """Refuse metadata of inputs of assets and of checks that a DeltaIOManager cannot parse when it
+    loads them.
+    """
+    resources = definitions.resources or {}
+    known = {
+        key: definitions.resolve_assets_def(key) for key in definitions.resolve_all_asset_keys()
+    }
+    for definition in dict.fromkeys((*known.values(), *(definitions.asset_checks or ()))):
+        for given in definition.node_def.input_defs if definition.is_executable else ():
+            key = definition.keys_by_input_name.get(given.name)
+            if key not in known:
+                continue
+            manager = given.input_manager_key or known[key].get_io_manager_key_for_asset_key(key)
+            if isinstance(resources.get(manager), DeltaIOManager):
+                owner = f"the input {given.name!r} of {definition.node_def.name}"
+                _check_sql(
+                    [read_input_options(given.metadata or {}, owner).where], f"where of {owner}"
+                )
 
 
 def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:

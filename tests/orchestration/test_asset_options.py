@@ -107,7 +107,7 @@ def test_true_is_no_number(option):
     with pytest.raises(InvalidArgument, match=option):
         read({option: True})
     with pytest.raises(InvalidArgument, match="version"):
-        read_input_options({"version": True}, asset="flights")
+        read_input_options({"version": True}, "the input flights")
 
 
 def test_a_filter_belongs_to_an_input():
@@ -141,7 +141,7 @@ def test_a_key_of_another_integration_is_an_error_that_names_the_page(key):
 )
 def test_a_key_of_an_input_that_is_nearly_an_option_is_an_error(key, meant):
     with pytest.raises(InvalidArgument, match=meant):
-        read_input_options({key: "a"}, asset="flights")
+        read_input_options({key: "a"}, "the input flights")
 
 
 def test_the_pages_list_every_key():
@@ -190,17 +190,17 @@ def test_an_op_output_is_named_by_itself():
 
 def test_input_metadata_names_columns_filter_and_version():
     options = read_input_options(
-        {"columns": ["a", "b"], "where": "a > 1", "version": "3"}, asset="flights"
+        {"columns": ["a", "b"], "where": "a > 1", "version": "3"}, "the input flights"
     )
     assert options == InputOptions(columns=("a", "b"), where="a > 1", version=3)
 
 
 def test_a_negative_version_is_an_error():
     with pytest.raises(InvalidArgument, match="greater than or equal to 0"):
-        read_input_options({"version": -1}, asset="flights")
+        read_input_options({"version": -1}, "the input flights")
 
 
 @pytest.mark.parametrize("key", ["schema", "table_name", "partition_expr"])
 def test_an_input_does_not_say_where_the_table_of_another_asset_is(key):
     with pytest.raises(InvalidArgument, match=f"key '{key}', which is no option"):
-        read_input_options({key: "x"}, asset="flights")
+        read_input_options({key: "x"}, "the input flights")

@@ -246,7 +246,7 @@ def test_metadata_of_inputs_are_checked():
     def late(orders: pa.Table) -> pa.Table:
         raise AssertionError
 
-    assert "where of an input of asset late: this is not" in refused(asset("orders"), late)
+    assert "where of the input 'orders' of late: this is not" in refused(asset("orders"), late)
 
 
 def test_sql_that_only_spark_knows_is_accepted():
@@ -259,6 +259,55 @@ def test_sql_that_only_spark_knows_is_accepted():
     assert "merge of asset orders" in refused(
         asset("orders", metadata={"mode": "merge", "merge_config": merge})
     )
+
+
+MISSPELLED: Any = {"metadata": {"colums": ["x"]}}
+
+
+def test_inputs_of_assets_that_store_nothing_and_of_checks_are_checked():
+    orders = asset("orders")
+
+    @dg.asset(ins={"orders": dg.AssetIn(**MISSPELLED)})
+    def mail(orders: pa.Table) -> None: ...
+
+    @dg.asset_check(asset="reports", additional_ins={"orders": dg.AssetIn(**MISSPELLED)})
+    def sums(reports: pa.Table, orders: pa.Table) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    @dg.asset(ins={"elsewhere": dg.AssetIn(**MISSPELLED)})
+    def load(elsewhere: pa.Table) -> None: ...
+
+    external = dg.AssetSpec("elsewhere")
+    assert "of the input 'orders' of mail has the key 'colums'" in refused(orders, mail)
+    assert "of the input 'elsewhere' of load has the key 'colums'" in refused(external, load)
+    with pytest.raises(
+        InvalidArgument, match="input 'orders' of reports_sums has the key 'colums'"
+    ):
+        check_definitions(
+            dg.Definitions(
+                [orders, asset("reports")], asset_checks=[sums], resources={"io_manager": MANAGER}
+            )
+        )
+    # Nothing of another IO manager is looked at.
+    other = {"io_manager": dg.FilesystemIOManager(), "lake": MANAGER}
+    assert check(orders, mail, **other)
+
+
+def test_an_asset_that_returns_a_result_with_a_typed_value_is_checked():
+    @dg.asset(metadata={"mod": "append"})
+    def typed() -> dg.MaterializeResult[pa.Table]:
+        raise AssertionError
+
+    @dg.asset(metadata={"mod": "append"})
+    def untyped() -> dg.MaterializeResult:
+        raise AssertionError
+
+    @dg.asset(metadata={"mod": "append"})
+    def nothing() -> dg.MaterializeResult[None]:
+        raise AssertionError
+
+    assert "the metadata of asset typed has the key 'mod'" in refused(typed)
+    assert check(untyped, nothing)
 
 
 @pytest.mark.parametrize("key", ["timestamp", "timestampAsOf", "versionAsOf"])

@@ -246,9 +246,8 @@ def read_asset_options(
     return replace(defaults, **given)
 
 
-def read_input_options(metadata: Mapping[str, object], *, asset: str) -> InputOptions:
-    """The options of one input."""
-    owner = f"asset {asset}"
+def read_input_options(metadata: Mapping[str, object], owner: str) -> InputOptions:
+    """The options of one input; `owner` names it in errors."""
     found = _options(metadata, INPUT_KEYS, _OF_OTHER_INPUTS, owner)
     return _parsed(_INPUT_METADATA, found, owner)
 

@@ -268,7 +268,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         options = read_asset_options(metadata, self._defaults(), asset=name)
         # Outside of a run, as by load_asset_value of Definitions, an input has no name.
         input_name = context.name if context.has_input_name else name
-        wanted = read_input_options(context.definition_metadata, asset=name)
+        wanted = read_input_options(context.definition_metadata, f"the input {input_name!r}")
         handler = type_handler_of(
             _annotation(context),
             self.default_load_type,
