@@ -38,7 +38,8 @@ from dagster_delta.protocol.features.registry import effective_features
 from dagster_delta.protocol.features.row_tracking import with_materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 Treatment = Literal["honoured", "kept", "read only", "internal", "refused"]
@@ -265,20 +266,34 @@ def map_columns(
 def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
     if new.change_data_feed_enabled and not old.change_data_feed_enabled:
         check_feed_names(new.schema)
-    named = new.properties.data_skipping_stats_columns
-    if named is not None and named != old.properties.data_skipping_stats_columns:
-        for path in named:
-            _refuse_missing_column(new.schema, path)
+    if new.properties.data_skipping_stats_columns != old.properties.data_skipping_stats_columns:
+        check_statistics_columns(new)
     check_iceberg_compat(new)
 
 
-def _refuse_missing_column(schema: StructType, path: tuple[str, ...]) -> None:
-    if len(schema.fields_along(path)) < len(path):
-        raise InvalidArgument(
-            f"delta.dataSkippingStatsColumns names {'.'.join(path)}, and the columns are "
-            f"{', '.join(schema.names)}",
-            column=".".join(path),
-        )
+def check_statistics_columns(configuration: TableConfiguration) -> None:
+    """Refuse columns with statistics that the table lacks, or whose values have no bounds, as
+    delta-spark 4.4 does.
+    """
+    schema = configuration.schema
+    for path in configuration.properties.data_skipping_stats_columns or ():
+        fields, column = schema.fields_along(path), ".".join(path)
+        problem = None
+        if len(fields) < len(path):
+            problem = f"the columns are {', '.join(schema.names)}"
+        elif fields[0].name in configuration.partition_columns:
+            problem = "that is a partition column: files are skipped by its values"
+        elif not _may_have_bounds(fields[-1].data_type):
+            problem = f"delta-spark keeps no bounds of type {fields[-1].data_type}"
+        if problem is not None:
+            raise InvalidArgument(
+                f"delta.dataSkippingStatsColumns names {column}, and {problem}", column=column
+            )
+
+
+def _may_have_bounds(data_type: DataType) -> bool:
+    is_known = isinstance(data_type, StructType) or StatisticsColumn((), data_type).has_bounds
+    return is_known and data_type != PrimitiveType("boolean")
 
 
 def _check_mapping_change(configuration: TableConfiguration, wanted: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from dagster_delta.evolution.column_rules import (
 from dagster_delta.evolution.properties import (
     COMMENT_KEY,
     MAX_COLUMN_ID_KEY,
+    check_statistics_columns,
     is_protocol_property,
     map_columns,
     new_column_name,
@@ -136,6 +137,7 @@ def define_table(
         check_column_values(schema)
     _refuse_partitions_of_one_row(defined)
     _check_iceberg_compat(defined, replaces)
+    check_statistics_columns(defined)
     metadata = msgspec.structs.replace(defined.metadata, id=old.id if old else table_id)
     return TableConfiguration(defined.protocol, metadata)
 

@@ -56,6 +56,8 @@ _LOG = logging.getLogger(__name__)
 
 _COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
+_MIN_ROW_GROUP_BYTES = 64 * 1024
+"""Arrow bytes of the smallest row group that a full file consists of."""
 _FILES_OF_ONE_THREAD = 16
 """More files than this are written by workers, however small they are."""
 
@@ -106,7 +108,8 @@ class DataFileWriter:
         self._new_uuid = new_uuid
         self._partition_names = configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
-        self._written: dict[int, AddFile] = {}
+        self._written: dict[tuple[int, int], AddFile] = {}
+        """By flush and row group in it of the first rows."""
         self._partition_fields = configuration.partition_schema.fields
         self._sort_keys = [
             (configuration.physical_name(name), "ascending") for name in spec.sort_by
@@ -114,6 +117,9 @@ class DataFileWriter:
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
         """Partitions that may have an open file, least recently written first."""
+        half = max(_MIN_ROW_GROUP_BYTES, spec.target_file_size_bytes // 2)
+        self._row_group_bytes = min(spec.row_group_bytes, half)
+        """A file ends with a row group, so that those of small files are small."""
         self._unsplit: list[pa.RecordBatch] = []
         """Rows as files store them, followed by their partition columns."""
         self._unsplit_bytes = 0
@@ -170,7 +176,7 @@ class DataFileWriter:
         if self._tasks is not None:
             self._tasks.finish()
         # In the order of their first rows.
-        written = tuple(self._written[number] for number in sorted(self._written))
+        written = tuple(self._written[place] for place in sorted(self._written))
         if not self._is_filled:
             # The write does not fail: the column change reads the values later and reports it.
             written = tuple(untagged(file) for file in written)
@@ -219,7 +225,7 @@ class DataFileWriter:
             return partition.waiting_bytes >= self._spec.target_file_size_bytes
         return (
             partition.waiting_rows >= self._spec.row_group_rows
-            or partition.waiting_bytes >= self._spec.row_group_bytes
+            or partition.waiting_bytes >= self._row_group_bytes
         )
 
     def _flush(self, partition: _Partition) -> None:
@@ -234,13 +240,17 @@ class DataFileWriter:
         self._run(
             partition,
             size_bytes,
-            lambda: self._encode(rows.pop(), encodings),
+            lambda: self._encode(rows.pop(), size_bytes, encodings),
             lambda groups: self._append(partition, groups, number),
         )
 
-    def _encode(self, rows: pa.Table, encodings: ColumnEncodings) -> list[EncodedRowGroup]:
+    def _encode(
+        self, rows: pa.Table, size_bytes: int, encodings: ColumnEncodings
+    ) -> list[EncodedRowGroup]:
         ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
-        step = self._spec.row_group_rows
+        # One batch may have the rows of many row groups.
+        groups = max(1, size_bytes // self._row_group_bytes)
+        step = min(self._spec.row_group_rows, -(-rows.num_rows // groups))
         return [
             EncodedRowGroup.of_rows(ordered.slice(start, step), self._format, encodings)
             for start in range(0, ordered.num_rows, step)
@@ -250,15 +260,16 @@ class DataFileWriter:
         """Add row groups to the partition's file, or to a new one if none is open. Only workers
         call it, as they do `_close_file`.
         """
-        for group in groups:
+        for place, group in enumerate(groups):
             if partition.file is None:
                 path = self._new_path(partition.key, number)
                 partition.file = FileInWriting(path, self._format, self._store)
-                partition.file_number = number
+                partition.file_place = number, place
                 self._begun.append(partition.file)
             partition.file.append(group)
-        target = self._spec.target_file_size_bytes
-        if self._sort_keys or (partition.file and partition.file.size_bytes >= target):
+            if partition.file.size_bytes >= self._spec.target_file_size_bytes:
+                self._close_file(partition)
+        if self._sort_keys:
             self._close_file(partition)
 
     def _close_file(self, partition: _Partition) -> None:
@@ -266,7 +277,7 @@ class DataFileWriter:
         if file is None:
             return
         size_bytes, stats = file.close()
-        self._written[partition.file_number] = AddFile(
+        self._written[partition.file_place] = AddFile(
             path=encode_path(file.path),
             partition_values=dict(zip(self._partition_names, partition.key, strict=True)),
             size_bytes=size_bytes,
@@ -344,7 +355,7 @@ class _Partition(msgspec.Struct):
     waiting_bytes: int = 0
     last_task: Future[None] | None = None
     file: FileInWriting | None = None
-    file_number: int = 0
+    file_place: tuple[int, int] = (0, 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.waiting.append(batch)

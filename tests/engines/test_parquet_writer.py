@@ -120,8 +120,8 @@ def test_columns_with_nan_have_no_bounds_in_the_footer() -> None:
     ]
     stats = json.loads(file.stats or "")
     assert stats["nullCount"] == {"f": 1, "d": 0, "plain": 0, "s": {"d": 1, "x": 2}, "m": 1}
-    assert stats["minValues"] == {"d": 1.0, "plain": 1.0, "s": {"d": 0.0}}
-    assert stats["maxValues"] == {"plain": 4.0}
+    assert stats["minValues"] == {"f": 1.0, "d": 1.0, "plain": 1.0, "s": {"d": 0.0}}
+    assert stats["maxValues"] == {"f": "NaN", "d": "NaN", "plain": 4.0, "s": {"d": "NaN"}}
 
 
 def test_an_add_action_tells_size_time_and_that_data_changed() -> None:
@@ -162,6 +162,26 @@ def test_a_file_is_closed_when_it_has_its_size() -> None:
     assert len(files) > 1
     assert all(4000 <= each.size_bytes < 20_000 for each in files[:-1])
     assert read(store, files, config).equals(data)
+
+
+@pytest.mark.parametrize("batch_rows", [1000, 100_000])
+@pytest.mark.parametrize("layout", ["plain", "sorted", "partitioned"])
+def test_files_have_a_small_size_that_is_asked_for(layout: str, batch_rows: int) -> None:
+    draw = random.Random(0)
+    numbers = [draw.getrandbits(62) for _ in range(100_000)]
+    data = pa.table({"v": numbers, "p": [number % 2 for number in numbers]})
+    config = configuration(schema_of(data), ["p"] if layout == "partitioned" else [])
+    store, target = MemoryStore(), 100_000
+    sort_by = ("v",) if layout == "sorted" else ()
+    files = write(
+        store, _batches(data, batch_rows), config, target_file_size_bytes=target, sort_by=sort_by
+    ).files
+    assert 6 <= len(files) <= 20
+    assert all(each.size_bytes < 2 * target for each in files)
+    found = read(store, files, config)
+    if layout == "plain":
+        assert found.equals(data)
+    assert found.sort_by("v").equals(data.sort_by("v"))
 
 
 def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 
+from dagster_delta import Column
 from dagster_delta.errors import InvalidArgument, MetadataChanged
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.log.paths import commit_path
@@ -137,6 +139,53 @@ def test_a_change_of_settings_loses_to_another() -> None:
     transaction.stage_configuration(transaction.configuration)
     with pytest.raises(MetadataChanged):
         transaction.commit("SET TBLPROPERTIES")
+
+
+COLUMNS = [
+    Column("id", "BIGINT"),
+    Column("blob", "BINARY"),
+    Column("flag", "BOOLEAN"),
+    Column("list", "ARRAY<INT>"),
+    Column("s", "STRUCT<a: INT, b: BINARY>"),
+    Column("p", "INT"),
+]
+
+
+@pytest.mark.parametrize("how", ["create", "replace", "append", "set"])
+def test_columns_with_statistics_that_have_none_are_refused_wherever_they_are_named(
+    tmp_path: Path, how: str
+) -> None:
+    uri = str(tmp_path / "table")
+    if how in ("replace", "set"):
+        DeltaTable.create(uri, COLUMNS, partition_by=["p"])
+    before = [*tmp_path.rglob("*")]
+
+    def name(columns: str) -> object:
+        properties = {"delta.dataSkippingStatsColumns": columns}
+        if how == "append":
+            rows = DeltaTable.create(str(tmp_path / "empty"), COLUMNS, mode="ignore")
+            data = rows.snapshot().scan().to_arrow()
+            table = DeltaTable(uri, must_exist=False)
+            return table.append(data, partition_by=["p"], properties=properties)
+        if how == "set":
+            return DeltaTable(uri).set_properties(properties)
+        mode: Literal["error", "replace"] = "replace" if how == "replace" else "error"
+        return DeltaTable.create(uri, COLUMNS, partition_by=["p"], properties=properties, mode=mode)
+
+    for columns, message in {
+        "idd": "names idd, and the columns are id, blob, flag, list, s, p",
+        "id,s.c": "names s.c",
+        "blob": "no bounds of type binary",
+        "flag": "no bounds of type boolean",
+        "list": "no bounds of type",
+        "s.b": "no bounds of type binary",
+        "p": "a partition column",
+    }.items():
+        with pytest.raises(InvalidArgument, match=message):
+            name(columns)
+        assert [path for path in tmp_path.rglob("*") if "empty" not in str(path)] == before
+    name("ID,s.a,s")
+    assert DeltaTable(uri).metadata().configuration["delta.dataSkippingStatsColumns"] == "ID,s.a,s"
 
 
 @pytest.mark.parametrize(
