@@ -888,6 +888,29 @@ def test_a_range_takes_of_each_partition_what_it_has_not_seen(lake):
     assert days.seen == [2, 1, 2, 5]
 
 
+@pytest.mark.parametrize("is_partitioned", [True, False])
+def test_partitions_read_only_the_rows_that_the_condition_of_the_input_selects(
+    lake, is_partitioned
+):
+    where = dg.AssetIn(metadata={"where": "id < 100"})
+    days = Days(lake, external=False, ins={"changes": where})
+    if not is_partitioned:
+        days.upstream = dg.AssetSpec("source").with_io_manager_key("io_manager")
+    days.table.append(day_rows(d1=[101], d2=[102]))
+    days.run("1")
+    assert [key for _, key in days.rows()] == [1]
+    days.table.append(day_rows(d1=[11, 111], d2=[22, 222]))
+    days.run("1")
+    assert [key for _, key in days.rows()] == [1, 11]
+    # Its partitions were read up to different versions.
+    days.run("2")
+    days.table.append(day_rows(d1=[12, 112], d2=[23, 223]))
+    days.run("2")
+    days.table.append(day_rows(d1=[13, 113], d2=[24, 224]))
+    days.run(days=("1", "2"))
+    assert [key for _, key in days.rows()] == [1, 11, 12, 13, 2, 22, 23, 24]
+
+
 def test_a_partition_without_changes_is_not_handed_out(lake):
     days = Days(lake, external=True)
     days.run(days=("1", "2"))

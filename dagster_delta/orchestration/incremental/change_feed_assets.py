@@ -390,6 +390,7 @@ class _IncrementalAsset:
             upstream=upstream,
             partition_keys=keys,
             selection=select,
+            has_partitions=self.table is None and _is_input_partitioned(context),
             on_gap=self.on_gap,
             full_refresh=asked,
             updates_rows=self.mode == "merge",
@@ -534,6 +535,14 @@ def _merge_config(keys: Sequence[str], *, has_actions: bool) -> MergeConfig:
         ],
     )
     return MergeConfig(merge_type=MergeType.custom, predicate=on, merge_operations_config=clauses)
+
+
+def _is_input_partitioned(context: dg.AssetExecutionContext) -> bool:
+    """Whether the upstream asset is partitioned, so that its scan has the partitions of the run."""
+    try:
+        return context.asset_partitions_def_for_input(_INPUT) is not None
+    except dg.DagsterInvariantViolationError:
+        return False
 
 
 def _load_type(hint: object, default: str | None) -> TypeHandler[Any] | None:

@@ -100,11 +100,13 @@ class Consumer:
     name: str
     """Of the asset, for messages."""
     upstream: Scan
-    """The table, opened at the last version to read."""
+    """The table, opened at the last version to read, with a filter that all its rows satisfy."""
     partition_keys: tuple[str, ...]
     """Of the run; none if the asset is not partitioned."""
     selection: SelectPartitions | None
     """Selects some of these partitions, by the columns of the upstream table that hold them."""
+    has_partitions: bool
+    """Whether the filter of `upstream` selects the partitions of the run already."""
     on_gap: OnGap
     full_refresh: str | None
     """Who requested a full refresh; None if no one requested it."""
@@ -130,19 +132,19 @@ class Consumer:
     @property
     def where(self) -> str | None:
         """Spark SQL of the rows to read; None for every row."""
-        if self.upstream.where is not None:
-            return self.upstream.where.sql
-        return None if self.selection is None else self.predicate(self.partition_keys)
+        if self.selection is not None and not self.has_partitions:
+            return self.predicate(self.partition_keys)
+        return None if self.upstream.where is None else self.upstream.where.sql
 
     def predicate(self, keys: Sequence[str]) -> str:
-        """Spark SQL of some partitions of the run.
+        """Spark SQL of the rows to read of some partitions of the run.
 
         Raises:
             InvalidArgument: the upstream table has no column for them.
         """
         assert self.selection is not None  # noqa: S101  there are partitions
         try:
-            return partition_predicate(self.selection(keys), self.upstream.snapshot.schema)
+            chosen = partition_predicate(self.selection(keys), self.upstream.snapshot.schema)
         except SchemaMismatch as error:
             raise InvalidArgument(
                 f"the partitions of {self.name} cannot be found in its upstream table: {error}. "
@@ -151,6 +153,9 @@ class Consumer:
                 table=error.table,
                 column=error.column,
             ) from error
+        filtered = self.upstream.where
+        # The filter may end with a comment.
+        return chosen if filtered is None else f"({filtered.sql}\n) AND ({chosen})"
 
 
 @dataclass(frozen=True, slots=True)
