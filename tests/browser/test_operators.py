@@ -85,7 +85,9 @@ def test_the_health_of_all_tables_is_one_page(ui: DagsterUI, materialized: Dagst
     ui.open("assets/lake_health?view=events")
     for table in ("planes", "airports", "lowest_airport"):
         expect(ui.page.get_by_role("cell", name=table, exact=True).first).to_be_visible()
-    expect(ui.page.get_by_text("0 of 3 tables need attention").first).to_be_visible()
+    expect(
+        ui.page.get_by_text("Files and logs: 0 of 3 tables beyond a threshold").first
+    ).to_be_visible()
 
 
 def test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on(

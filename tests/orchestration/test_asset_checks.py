@@ -96,15 +96,19 @@ def spoil(table: DeltaTable, rows: dict[str, Any]) -> None:
 
 def test_sound_rows_pass(checked):
     found = checked.evaluate()
-    assert {name: each.passed for name, each in found.items()} == {
-        "delta_not_null": True,
-        "delta_constraints": True,
-        "delta_generated_columns": True,
-    }
-    assert "declares no constraints" in found["delta_generated_columns"].description
+    assert {name: each.passed for name, each in found.items()} == {"delta_constraints": True}
+    assert "2 constraints checked, of all rows" in found["delta_constraints"].description
 
 
-def test_a_condition_on_all_checks_fires_if_the_table_declares_nothing_of_some(lake, events):
+def test_one_check_says_that_a_table_declares_nothing(lake, events):
+    asset = events(pa.table({"id": [1]}))
+    result = lake.materialize(asset, *delta_asset_checks(asset))
+    (found,) = result.get_asset_check_evaluations()
+    assert found.passed
+    assert found.description == "Nothing was checked: the table declares nothing about its rows"
+
+
+def test_a_condition_on_all_checks_fires_if_the_table_declares_nothing(lake, events):
     upstream = events(pa.table({"id": [1]}))
     passed = dg.AutomationCondition.all_checks_match(dg.AutomationCondition.check_passed())
 
@@ -126,12 +130,12 @@ def test_a_condition_on_all_checks_fires_if_the_table_declares_nothing_of_some(l
 def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
     spoil(checked.table, {"id": [3, None], "price": [-1, None]})
     found = checked.evaluate()
-    not_null, constraints = found["delta_not_null"], found["delta_constraints"]
-    assert not not_null.passed
-    assert rows_shown(not_null) == [{"id": None, "price": None}]
+    constraints = found["delta_constraints"]
     assert not constraints.passed
-    assert facts(constraints)["violations"] == 2
-    assert "CHECK positive (price > 0)" in constraints.description
+    assert facts(constraints)["violations"] == 3
+    assert "1 violation of NOT NULL" in constraints.description
+    assert "2 violations of CHECK positive (price > 0)" in constraints.description
+    assert {"id": None, "price": None} in rows_shown(constraints)
     assert {"id": 3, "price": -1} in rows_shown(constraints)
 
 
@@ -155,7 +159,7 @@ def test_rows_that_were_checked_before_are_not_checked_again_for_being_compacted
 def test_masked_columns_are_hidden_in_failing_rows(checked):
     spoil(checked.table, {"id": [3, None], "price": [-1, None]})
     found = checked.evaluate(masked_columns=["PRICE"])
-    assert rows_shown(found["delta_not_null"]) == [{"id": None, "price": None}]
+    assert {"id": None, "price": None} in rows_shown(found["delta_constraints"])
     assert {"id": 3, "price": "•••"} in rows_shown(found["delta_constraints"])
     # A misspelled name must not show what it is to hide.
     found = checked.evaluate(masked_columns=["prize"])
@@ -204,13 +208,13 @@ def test_what_failed_is_looked_at_again(checked):
 def test_rules_that_changed_are_checked_on_all_rows(checked):
     checked.evaluate()
     checked.table.append(pa.table({"id": [3], "price": [3], "note": ["n"]}), schema_mode="merge")
-    assert facts(checked.evaluate()["delta_not_null"])["scope"] == "all rows"
+    assert facts(checked.evaluate()["delta_constraints"])["scope"] == "all rows"
 
 
 def test_all_rows_may_be_asked_for(checked):
     for _ in range(2):
         found = checked.evaluate(*delta_asset_checks(EVENTS, all_rows=True))
-    assert facts(found["delta_not_null"])["scope"] == "all rows"
+    assert facts(found["delta_constraints"])["scope"] == "all rows"
 
 
 def test_generated_columns_are_computed_again(lake):
@@ -224,7 +228,7 @@ def test_generated_columns_are_computed_again(lake):
     moment = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
     table = DeltaTable(uri)
     spoil(table, {"at": [moment, moment], "day": [dt.date(2026, 1, 2), dt.date(2026, 1, 3)]})
-    found = Checked(lake, table).evaluate()["delta_generated_columns"]
+    found = Checked(lake, table).evaluate()["delta_constraints"]
     assert not found.passed
     assert facts(found)["violations"] == 1
     assert rows_shown(found)[0]["day"] == "2026-01-03"
@@ -241,6 +245,17 @@ def test_a_rule_that_only_spark_evaluates_is_a_warning(lake):
     assert not found.passed
     assert found.severity == dg.AssetCheckSeverity.WARN
     assert "Not evaluated" in found.description
+    spoil(table, {"id": [None], "price": [1]})
+    found = Checked(lake, table).evaluate()["delta_constraints"]
+    assert found.severity == dg.AssetCheckSeverity.ERROR
+    assert "1 violation of NOT NULL" in found.description
+    assert "Not evaluated: CHECK odd" in found.description
+
+
+def test_limits_in_bytes_are_spelled(checked):
+    found = checked.evaluate(health={"average_file_bytes": 100}, constraints=False)["delta_health"]
+    assert "; the limit is 100 bytes" in found.description
+    assert "KiB" in found.description or " bytes; the limit" in found.description
 
 
 def test_keys_that_several_rows_hold_are_shown(checked):
@@ -386,7 +401,7 @@ def test_blocking_checks_keep_what_follows_from_running(lake, events):
 
     assert not run(["delta_unique"])
     assert not ran
-    assert run(["delta_not_null"])
+    assert run(["delta_constraints"])
     assert ran
 
 

@@ -338,7 +338,9 @@ def test_a_lake_reports_its_health(sandbox, root, instance) -> None:
     (event,) = result.asset_materializations_for_node("ops__page")
     assert event.metadata["delta/num_tables"].value == 2
     (check,) = result.get_asset_check_evaluations()
-    assert check.description == ("2 of 2 tables need attention: raw/flights, scratch/odd-name")
+    assert check.description == (
+        "Files and logs of 2 of 2 tables are beyond a threshold: raw/flights, scratch/odd-name"
+    )
 
 
 def test_tables_of_a_lake_that_come_to_one_key_are_told_apart_by_excluding(sandbox, root) -> None:

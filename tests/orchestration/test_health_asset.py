@@ -85,7 +85,9 @@ def test_what_needs_attention_is_named_first_with_its_limit(lake: Lake) -> None:
     (check,) = result.get_asset_check_evaluations()
     assert not check.passed
     assert check.severity is dg.AssetCheckSeverity.WARN
-    assert check.description == "2 of 4 tables need attention: raw/flights, broken"
+    assert check.description == (
+        "Files and logs of 2 of 4 tables are beyond a threshold: raw/flights, broken"
+    )
 
 
 def test_a_time_that_no_calendar_has_is_left_out(lake: Lake) -> None:

@@ -55,13 +55,6 @@ _VERSION_KEY = "delta/version"
 _ROWS_KEY = "delta/failing_rows"
 _ID = "table_id"
 """Detail that identifies the table."""
-_DECLARATIONS = {
-    "delta_not_null": "NOT NULL columns contain no nulls.",
-    "delta_constraints": "Rows satisfy the CHECK constraints and invariants of the table.",
-    "delta_generated_columns": "Generated columns match their generation expressions.",
-}
-"""Checks of what a table declares, with their descriptions."""
-
 _HISTORY = 10
 """Number of evaluations to search for the last one with a result; if there is none, all rows are
 checked."""
@@ -87,11 +80,11 @@ def delta_asset_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Asset checks for the table of an asset, written by any tool.
 
-    Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
-    `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three check
-    the rows that were added since the check last passed, unless the table's declarations have
-    changed; they pass if the table declares nothing of their kind. A few failing rows are shown as
-    a table. A rule that the embedded engine cannot evaluate like Spark is a warning, never a pass.
+    Names: `delta_constraints`, `delta_unique`, `delta_row_count`, `delta_freshness`,
+    `delta_schema` and `delta_health`. The first is one check for all that the table declares, of
+    the rows that were added since it last passed, unless the declarations have changed. If the
+    table declares nothing, it says so and passes. A few failing rows are shown as a table. A rule
+    that the embedded engine cannot evaluate like Spark is a warning, never a pass.
 
     Args:
         asset: the asset, its spec, or its key if `table` is given.
@@ -121,11 +114,12 @@ def delta_asset_checks(
         dg.Definitions(assets=[orders], asset_checks=checks, resources=…)
     """
     key = asset_key_of(asset)
-    declared_rules = _DECLARATIONS.items() if constraints else ()
-    rules: dict[str, Rule] = {
-        name: (description, partial(check_declared, name, all_rows=all_rows))
-        for name, description in declared_rules
-    }
+    rules: dict[str, Rule] = {}
+    if constraints:
+        rules["delta_constraints"] = (
+            "Rows satisfy what the table declares: NOT NULL, constraints, generated columns.",
+            partial(check_declared, all_rows=all_rows),
+        )
     rules |= _expectation_rules(unique, row_count, freshness, health)
     if schema is not None:
         declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
@@ -171,10 +165,11 @@ def _definition(
             _, check = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
             try:
-                finding, failed = check(snapshot, last), severity
+                finding = check(snapshot, last)
             except UnsupportedExpression as error:
-                finding = Finding(passed=False, description=f"Not evaluated: {error}")
-                failed = dg.AssetCheckSeverity.WARN
+                described = f"Not evaluated: {error}"
+                finding = Finding(passed=False, description=described, is_warning=True)
+            failed = dg.AssetCheckSeverity.WARN if finding.is_warning else severity
             yield _result(check_key, snapshot, finding, failed, masked)
 
     specs = {

@@ -19,7 +19,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     maintained_tables,
 )
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
-from dagster_delta.orchestration.metadata_keys import counted, first_names
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import plain_markdown, spell_time
@@ -86,7 +86,7 @@ def delta_health_asset(
     thresholds: Mapping[str, float | None] | None = None,
     **asset_options: Any,
 ) -> dg.AssetsDefinition:
-    """An asset whose materialization reports the health of all its tables on one page.
+    """An asset whose materialization reports the files and logs of all its tables on one page.
 
     The page has a table with the state of every table, the thresholds that are exceeded, and the
     growth since the previous report. The check `delta_tables_healthy` of the asset warns if a
@@ -118,7 +118,11 @@ def delta_health_asset(
     assets = tuple(assets)
     only_root = root is not None and not assets and not tables
     given = () if only_root else maintained_tables(assets, selection, tables, storage_options)
-    options = {"kinds": {"deltalake"}, "description": "Health of Delta tables.", **asset_options}
+    options = {
+        "kinds": {"deltalake"},
+        "description": "Files and logs of Delta tables.",
+        **asset_options,
+    }
     key = dg.AssetKey(name).with_prefix(options.get("key_prefix") or [])
     managers = {table.io_manager_key for table in given if table.io_manager_key}
     options["required_resource_keys"] = managers.union(options.get("required_resource_keys", ()))
@@ -192,7 +196,10 @@ def _previous_sizes(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[s
 
 def _check_result(states: list[_TableState], limits: Mapping[str, float]) -> dg.AssetCheckResult:
     due = [state.name for state in states if state.is_due]
-    described = f"{len(due)} of {len(states)} tables need attention: {first_names(due, 10)}"
+    described = (
+        f"Files and logs of {len(due)} of {len(states)} tables are beyond a threshold: "
+        f"{first_names(due, 10)}"
+    )
     if not states:
         described = "No table was found: is the root the right one?"
     elif not due:
@@ -210,7 +217,7 @@ def _page_metadata(states: Sequence[_TableState]) -> dict[str, Any]:
     """The page as metadata of an asset: report, one table with all states, totals."""
     read = [(state.name, state.health) for state in states if state.health is not None]
     due = [state for state in states if state.is_due]
-    page = [f"### {len(due)} of {counted(len(states), 'table')} need attention", ""]
+    page = [f"### Files and logs: {len(due)} of {len(states)} tables beyond a threshold", ""]
     page += [f"- {_link(state)}: {_finding(state)}" for state in due[:_MAX_FINDINGS]]
     if len(due) > _MAX_FINDINGS:
         page.append(f"- and {len(due) - _MAX_FINDINGS} more")

@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.constraint_check import generation_constraints
-from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
+from dagster_delta.errors import InvalidArgument, LogGap, UnsupportedExpression, VersionNotFound
 from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.io.sql_assets import run_query
+from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.log.commit_range import read_commit_range
@@ -62,6 +61,8 @@ class Finding:
     """Facts that are details in the UI."""
     examples: tuple[Row, ...] = ()
     """A few rows that violate the rule."""
+    is_warning: bool = False
+    """Whether it is only a warning if it did not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,45 +114,39 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
     return NewRows(snapshot, version, frozenset(paths))
 
 
-def declared_constraints(
-    configuration: TableConfiguration,
-) -> Mapping[str, Sequence[Constraint]]:
-    """What a table declares about single rows, by the check of it."""
-    constraints = table_constraints(configuration)
-    generated = ColumnValues(verified=generated_columns(configuration))
-    return {
-        "delta_not_null": [rule for rule in constraints if rule.name.startswith("NOT NULL")],
-        "delta_constraints": [rule for rule in constraints if not rule.name.startswith("NOT NULL")],
-        "delta_generated_columns": generation_constraints(generated),
-    }
-
-
-def check_declared(name: str, snapshot: Snapshot, last: int | None, *, all_rows: bool) -> Finding:
-    """Whether rows satisfy what the table declares, by the name of the check; only the rows since
-    the last version at which they did, unless `all_rows`.
+def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> Finding:
+    """Whether rows satisfy what the table declares about them: NOT NULL, CHECK constraints,
+    invariants and generation expressions; only the rows since the last version at which they did,
+    unless `all_rows`.
     """
-    constraints = declared_constraints(snapshot.configuration)[name]
+    configuration = snapshot.configuration
+    generated = ColumnValues(verified=generated_columns(configuration))
+    constraints = [*table_constraints(configuration), *generation_constraints(generated)]
     rows = rows_since(snapshot, None if all_rows else last)
     counts: dict[str, int] = {}
+    unknown: list[str] = []
     examples: list[Row] = []
     for constraint in constraints:
         broken = f"NOT coalesce(({constraint.sql}), false)"
-        count = sum(batch.num_rows for batch in rows.batches(broken, ()))
+        try:
+            count = sum(batch.num_rows for batch in rows.batches(broken, ()))
+        except UnsupportedExpression as error:
+            unknown.append(f"Not evaluated: {constraint.name}: {error}")
+            continue
         if count:
             counts[f"{constraint.name} ({constraint.sql})"] = count
             examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
-    described = "; ".join(
-        f"{counted(count, 'violation')} of {name}" for name, count in counts.items()
-    )
+    found = [f"{counted(count, 'violation')} of {name}" for name, count in counts.items()]
+    described = f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation"
     if not constraints:
-        described = "The table declares no constraints of this kind"
+        described = "Nothing was checked: the table declares nothing about its rows"
     return Finding(
-        passed=not counts,
-        description=described
-        or f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation",
+        passed=not (counts or unknown),
+        description="; ".join([*found, *unknown]) or described,
         facts={"violations": sum(counts.values())},
         details={"rules": len(constraints), "scope": rows.scope},
         examples=tuple(examples),
+        is_warning=not counts,
     )
 
 
@@ -260,10 +255,14 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
 def exceeded_limits(health: TableHealth, most: Mapping[str, float]) -> dict[str, str]:
     """By measure: how a table exceeds its limit."""
     return {
-        name: f"{name} is {value:g}; the limit is {limit:g}"
+        name: f"{name} is {_spelled(name, value)}; the limit is {_spelled(name, limit)}"
         for name, limit in most.items()
         if (value := health_measure(health, name)) is not None and value > limit
     }
+
+
+def _spelled(measure: str, value: float) -> str:
+    return spell_bytes(value) if measure.endswith("_bytes") else f"{value:g}"
 
 
 def health_measure(health: TableHealth, name: str) -> float | None:
