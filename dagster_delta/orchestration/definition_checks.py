@@ -25,6 +25,7 @@ from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.merge_config import sql_texts
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.partitions.partitions import select_partitions
+from dagster_delta.orchestration.sensors.observations import check_freshness_policy
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
     IO_MANAGER_KEY,
@@ -64,17 +65,27 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
 
     Raises:
         InvalidArgument: the metadata of an asset or input is invalid, or the tables of two assets
-            are at one location or inside each other.
+            are at one location or inside each other, or an observed table has a freshness policy,
+            which Dagster never evaluates.
 
     Examples:
         defs = check_definitions(
             dg.Definitions(assets=[orders], resources={"io_manager": DeltaIOManager(…)})
         )
     """
+    _check_freshness_policies(definitions)
     stored = list(_stored_assets(definitions))
     _check_inputs(definitions)
     _check_locations([(asset, _check_options(asset)) for asset in stored])
     return _with_tables(definitions, stored, columns=columns)
+
+
+def _check_freshness_policies(definitions: dg.Definitions) -> None:
+    for asset in definitions.assets or ():
+        if isinstance(asset, dg.AssetsDefinition) and asset.is_observable:
+            for spec in asset.specs:
+                if DELTA_KIND in spec.kinds:
+                    check_freshness_policy(spec.key, spec.freshness_policy)
 
 
 @dataclass(frozen=True, slots=True)

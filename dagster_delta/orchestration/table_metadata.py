@@ -228,8 +228,10 @@ def _known_data_version(
             name = (event.tags or {}).get(DATA_VERSION_TAG, "")
             version = event.metadata.get("delta/version")
             if (
+                # An observation of a partition names its rows alone.
+                (event.partition is None or record.asset_materialization is not None)
                 # Others are of another table, or were set by the asset itself.
-                name.startswith(f"{cursor.table_id}:")
+                and name.startswith(f"{cursor.table_id}:")
                 and isinstance(version, dg.IntMetadataValue)
                 and version.value is not None
                 and at < version.value <= cursor.version

@@ -12,6 +12,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.definition_checks import check_definitions
 from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job, delta_restore_job
 from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from dagster_delta.orchestration.sensors import observations
@@ -274,3 +277,30 @@ def test_its_own_condition_says_when_to_observe(uri, instance) -> None:
         cursor = evaluated.cursor
         requested.append(evaluated.get_num_requested(KEY))
     assert requested == [0, 0, 1, 0]
+
+
+POLICY = dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(hours=24))
+
+
+def test_a_freshness_policy_that_dagster_never_evaluates_is_refused(uri) -> None:
+    with pytest.raises(InvalidArgument, match="raw/events has a freshness_policy, which Dagster"):
+        observable_delta_asset(KEY, uri, freshness_policy=POLICY)
+    given_later = observable_delta_asset(KEY, uri).map_asset_specs(
+        lambda spec: spec.replace_attributes(freshness_policy=POLICY)
+    )
+    with pytest.raises(InvalidArgument, match="raw/events has a freshness_policy, which Dagster"):
+        check_definitions(dg.Definitions([given_later]))
+
+
+def test_a_schedule_runs_the_freshness_check_of_an_observed_table(uri, instance) -> None:
+    orders = observable_delta_asset(KEY, uri)
+    checks = delta_asset_checks(orders, constraints=False, freshness=dt.timedelta(0))
+    schedule = dg.ScheduleDefinition(
+        "fresh", cron_schedule="0 * * * *", target=dg.AssetSelection.checks(*checks)
+    )
+    defs = check_definitions(dg.Definitions([orders], asset_checks=checks, schedules=[schedule]))
+    job = defs.resolve_job_def(schedule.job_name)
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    (evaluation,) = result.get_asset_check_evaluations()
+    assert (evaluation.check_name, evaluation.passed) == ("delta_freshness", False)
+    assert not result.get_asset_observation_events()

@@ -44,6 +44,7 @@ from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceC
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.sensors.observations import (
+    check_freshness_policy,
     delta_asset_spec,
     observable_delta_asset,
 )
@@ -332,12 +333,8 @@ class ExternalTablesComponent(AssetDeltaComponent):
                 f"{spec.key.to_user_string()} has an automation_condition, which says when to "
                 "observe it, and observe is off: set one of them"
             )
-        if self.freshness_policy is not None and self.observe:
-            raise InvalidArgument(
-                f"{spec.key.to_user_string()} has a freshness_policy, which Dagster evaluates on "
-                "materializations, and an observed asset has none: set observe: false and declare "
-                "a sensor, which reports each commit as a materialization"
-            )
+        if self.observe:
+            check_freshness_policy(spec.key, self.freshness_policy)
         spec = spec.merge_attributes(tags=self.tags, owners=self.owners, kinds=set(self.kinds))
         spec = spec.replace_attributes(
             group_name=self.group_name,

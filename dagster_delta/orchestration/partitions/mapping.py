@@ -67,6 +67,11 @@ class PartitionMapping:
             else {}
         )
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that hold a part of the key; none for a function."""
+        return [column for column, _ in self._dimensions.values()]
+
     def map(
         self,
         partitions: Iterable[Mapping[str, str | None]],
