@@ -85,6 +85,8 @@ class Assignment(msgspec.Struct, frozen=True):
     struct that is null in the source and in the row stays null."""
     uncast: SqlExpression | None = None
     """The value before an ANSI cast that was added to it; None if none was."""
+    is_exact: bool = False
+    """Whether values that lose a part in the type of the column are refused."""
 
 
 class RowRewrite(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ Spec: Consistency Between Table Metadata and Data Files; Column Invariants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -61,11 +61,21 @@ def assign_batches(
 
 
 def assign_rows(
-    rows: pa.RecordBatch, schema: StructType, *, table: str, is_exact: bool = False
+    rows: pa.RecordBatch,
+    schema: StructType,
+    *,
+    table: str,
+    is_exact: bool = False,
+    exact_columns: Collection[str] = (),
 ) -> pa.RecordBatch:
-    """The rows as one batch of exactly the Arrow form of `schema`. Raises as `assign_batches`."""
+    """The rows as one batch of exactly the Arrow form of `schema`. Raises as `assign_batches`.
+
+    `exact_columns`: the columns for which `is_exact` holds, if it does not for all.
+    """
     reader = pa.RecordBatchReader.from_batches(rows.schema, [rows])
-    assigned = list(assign_batches(reader, schema, table=table, is_exact=is_exact))
+    rules = _StoreAssignment(table, is_exact, exact_columns)
+    plans = rules.plan_fields(list(rows.schema), schema)
+    assigned = list(_assign_all(reader, rules, plans, schema))
     if len(assigned) == 1:
         return assigned[0]
     whole = pa.Table.from_batches(assigned, to_arrow_schema(schema))
@@ -110,9 +120,10 @@ def _longest_entry(dictionary: pa.Array) -> int:
 class _StoreAssignment(ColumnConversion):
     """Stores given columns in those of a table."""
 
-    def __init__(self, table: str, is_exact: bool) -> None:
+    def __init__(self, table: str, is_exact: bool, exact_columns: Collection[str] = ()) -> None:
         self._table = table
         self._is_exact = is_exact
+        self._exact_columns = exact_columns
 
     def plan_fields(
         self, source: Sequence[pa.Field], target: StructType, path: Path = ()
@@ -165,11 +176,14 @@ class _StoreAssignment(ColumnConversion):
         if target == PrimitiveType("variant"):
             return self._plan_variant(source, path)
         try:
-            cast = value_cast(source, target, is_exact=self._is_exact)
+            cast = value_cast(source, target, is_exact=self._is_exact_at(path))
             lossy = value_cast(source, target)
         except TypeError as error:
             raise self.mismatch(source, target, path) from error
         return self._checked_cast(cast, lossy, target, path)
+
+    def _is_exact_at(self, path: Path) -> bool:
+        return self._is_exact or path[0] in self._exact_columns
 
     def _plan_variant(self, source: pa.DataType, path: Path) -> Convert:
         # Imported late: few tables have variants.
@@ -197,7 +211,7 @@ class _StoreAssignment(ColumnConversion):
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 examples = failing_values(array, cast)
                 what, remedy = "do not fit", "correct them, or widen the column"
-                if self._is_exact and not failing_values(array, lossy, limit=1):
+                if self._is_exact_at(path) and not failing_values(array, lossy, limit=1):
                     what = "would lose a part in"
                     remedy = 'round them, or pass schema_mode="merge", which truncates them'
                 raise InvalidCast(
@@ -250,7 +264,7 @@ def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: 
     """
     return InvalidCast(
         f"new values of column {column} do not fit its type {sql_type_name(data_type)}: convert "
-        "them in the expression, or leave those rows out",
+        "them in the expression or in the source, or leave those rows out",
         table=table,
         column=column,
         examples=tuple(examples[:MAX_EXAMPLES]),

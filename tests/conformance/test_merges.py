@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.errors import ConstraintViolation, SchemaMismatch, UnsupportedFeature
+from dagster_delta.errors import (
+    ConstraintViolation,
+    InvalidCast,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
+from dagster_delta.evolution.table_definition import TableDefinition
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from tests.conformance.engines import Engine, refusal
 from tests.sample_tables import FEED, SHAPES, Row, data, numbered
 
@@ -259,3 +268,74 @@ def test_an_append_only_table_takes_inserts_alone(engine: Engine, table: DeltaTa
     )
     table.merge(source, "t.id = s.id").when_not_matched_insert_all().execute()
     assert texts(engine, table)[30] == "b"
+
+
+DAY = dt.date(2026, 1, 1)
+TYPED = pa.schema(
+    [("id", pa.int64()), ("qty", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(5, 2))]
+)
+
+
+@pytest.mark.parametrize("clauses", ["all", "named"])
+def test_a_strict_merge_refuses_what_would_lose_a_part_as_an_append_does(
+    clauses: str, engine: Engine, table: DeltaTable
+) -> None:
+    row = {"id": 1.0, "qty": 2.0, "day": dt.datetime(2026, 1, 2), "price": 1.25}
+    table.append(pa.table({"id": [1], "qty": [1], "day": [DAY], "price": [None]}, TYPED))
+
+    def merge(**changed: object) -> None:
+        source = engine.rows(pa.Table.from_pylist([{**row, **changed}]))
+        merge = table.merge(source, "t.id = s.id")
+        if clauses == "all":
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            return
+        values = {name: f"s.{name}" for name in TYPED.names}
+        merge.when_matched_update(values).when_not_matched_insert(values).execute()
+
+    lossy: tuple[dict[str, object], ...]
+    lossy = ({"id": 2.7}, {"qty": 2.9}, {"day": dt.datetime(2026, 11, 1, 23)}, {"price": 1.239})
+    for changed in lossy:
+        with pytest.raises(InvalidCast):
+            merge(**changed)
+    for name, text in (("day", "2026-11-01"), ("qty", "7")):
+        with pytest.raises(SchemaMismatch, match=f"column {name} of type"):
+            merge(**{name: text})
+    assert table.refresh().version == 0
+    merge()
+    merge(id=2.0, qty=None)
+    price = Decimal("1.25")
+    assert engine.tuples(table) == [
+        (1, 2, dt.date(2026, 1, 2), price),
+        (2, None, dt.date(2026, 1, 2), price),
+    ]
+
+
+def test_computed_values_of_a_merge_are_stored_as_spark_stores_them(
+    engine: Engine, table: DeltaTable
+) -> None:
+    table.append(pa.table({"id": [1], "qty": [1]}))
+    source = engine.rows(pa.table({"id": [1], "qty": [2.9]}))
+    table.merge(source, "t.id = s.id").when_matched_update({"qty": "s.qty * 1"}).execute()
+    assert engine.tuples(table) == [(1, 2)]
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new table", "new key"])
+def test_a_merge_with_unique_keys_refuses_several_new_rows_of_one_key(
+    is_new: bool, engine: Engine, table: DeltaTable
+) -> None:
+    if not is_new:
+        table.append(pa.table({"id": [7], "v": ["seven"]}))
+
+    def merge(on: str, *ids: int | None) -> None:
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "v": [str(i) for i in range(len(ids))]})
+        creates = TableDefinition(from_arrow_schema(rows.schema))
+        merge = table.merge(engine.rows(rows), on, creates=creates)
+        merge.with_unique_keys().when_matched_update_all().when_not_matched_insert_all().execute()
+
+    for on, ids in (("t.id = s.id", (1, 2, 1)), ("t.id <=> s.id", (None, 2, None))):
+        with pytest.raises(ConstraintViolation, match="the same key, and the table none") as caught:
+            merge(on, *ids)
+        assert caught.value.examples == (repr((ids[0],)),)
+    # A null equals nothing.
+    merge("t.id = s.id", 1, 2, None, None)
+    assert len(engine.tuples(table)) == 4 + (not is_new)

@@ -14,6 +14,7 @@ from dagster_delta.errors import (
     ConstraintViolation,
     DeltaError,
     InvalidArgument,
+    InvalidCast,
     PartitionMismatch,
     SchemaChangeRefused,
     SchemaMismatch,
@@ -184,6 +185,33 @@ def test_several_rows_for_one_row_are_refused_with_the_key(lake, events):
     twice = pa.concat_tables([NEW, NEW])
     error = lake.fail(events(twice, metadata={"mode": "merge", "merge_predicate": ON}))
     assert isinstance(error, ConstraintViolation)
+
+
+@pytest.mark.parametrize("merge_type", ["upsert", "custom"])
+def test_two_rows_of_one_key_are_refused_at_the_first_run(lake, events, merge_type):
+    config: dict[str, Any] = {"merge_type": merge_type, "predicate": ON}
+    if merge_type == "custom":
+        every = [{}]
+        config["merge_operations_config"] = {
+            "when_matched_update_all": every,
+            "when_not_matched_insert_all": every,
+        }
+    twice = pa.concat_tables([NEW, NEW])
+    error = lake.fail(events(twice, metadata={"mode": "merge", "merge_config": config}))
+    assert isinstance(error, ConstraintViolation)
+    assert not DeltaTable.is_delta_table(str(lake.root / "public" / "events"))
+
+
+def test_a_strict_merge_refuses_texts_and_parts_as_an_append_does(lake, events):
+    lake.materialize(events(pa.table({"id": [1], "v": [1]})))
+    metadata = {"mode": "merge", "merge_config": {"predicate": ON}}
+    for rows, kind in (
+        ({"id": [2.7], "v": [1]}, InvalidCast),
+        ({"id": [2], "v": ["1"]}, SchemaMismatch),
+    ):
+        for given in (metadata, {"mode": "append"}):
+            assert isinstance(lake.fail(events(pa.table(rows), metadata=given)), kind)
+    assert lake.rows() == [{"id": 1, "v": 1}]
 
 
 # ---- partitions

@@ -38,6 +38,7 @@ from dagster_delta.engines.statements.completion import (
     RowCompletion,
     RowUpdate,
     compute_assigned,
+    exact_columns,
 )
 from dagster_delta.engines.statements.constraint_check import (
     ConstraintCheck,
@@ -53,6 +54,7 @@ from dagster_delta.engines.statements.merge_plan import (
     MergedRows,
     MergePlan,
     ambiguous_matches,
+    repeated_keys,
 )
 from dagster_delta.engines.statements.row_tracking import remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
@@ -65,6 +67,7 @@ from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_rows
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.sql.evaluator import Columns, Evaluator
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     joined = MergeJoin(plan.condition, source, ClauseChoice(plan, "matched").columns)
     with closing(joined) as join:
         actions = find_row_actions(plan, source, join)
+    if plan.checks_new_keys:
+        _refuse_repeated_keys(plan, source, actions.source_matched)
     scanned = time.perf_counter()
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
     paths = plan.target.files["path"]
@@ -245,6 +250,23 @@ def _insert_rows(
     return num_rows
 
 
+def _refuse_repeated_keys(
+    plan: MergePlan, source: ArrowMergeSource, matched: NDArray[np.bool_]
+) -> None:
+    keys = source.keys(plan.condition)
+    names = [f"key_{index}" for index in range(len(keys.values))]
+    new = pa.table(list(keys.values), names=names)
+    new = new.filter(pa.array(~matched[np.concatenate(keys.rows)])) if keys.rows else new
+    for name, key in zip(names, plan.condition.keys, strict=True):
+        new = new if key.nulls_match else new.filter(pc.is_valid(new[name]))
+    groups = new.group_by(names).aggregate([([], "count_all")])
+    surplus = new.num_rows - groups.num_rows
+    if surplus:
+        several = groups.filter(pc.greater(groups["count_all"], 1)).select(names)
+        examples = (tuple(row.values()) for row in python_rows(several.slice(0, MAX_EXAMPLES)))
+        raise repeated_keys(surplus, examples, table=plan.data.location.uri)
+
+
 class _Insertion:
     """Makes the new rows of one clause."""
 
@@ -264,7 +286,10 @@ class _Insertion:
         ]
         names = [assignment.column[0] for assignment in self._assignments]
         given = pa.RecordBatch.from_arrays(values, names=names)
-        assigned = assign_rows(given, self._completion.given, table=self._table)
+        exact = exact_columns(self._assignments)
+        assigned = assign_rows(
+            given, self._completion.given, table=self._table, exact_columns=exact
+        )
         return self._check.checked(self._completion.complete(assigned))
 
 

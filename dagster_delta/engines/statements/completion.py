@@ -60,6 +60,11 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
         ) from error
 
 
+def exact_columns(assignments: Iterable[Assignment]) -> frozenset[str]:
+    """The top-level columns of which a value may lose no part."""
+    return frozenset(each.column[0] for each in assignments if each.is_exact)
+
+
 class ComputedColumns:
     """Columns whose values are computed from the other columns of a row.
 
@@ -200,6 +205,7 @@ class RowUpdate:
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
+        self._exact = exact_columns(assignments)
         self._completion = RowCompletion(spec, schema, IdentityNumbers())
         self._table, self._schema = spec.location.uri, schema
         self.columns = (*self._by_column, *spec.values.columns)
@@ -224,7 +230,7 @@ class RowUpdate:
             [new_values.get(name, rows.column(name)) for name in given.names],
             names=list(given.names),
         )
-        assigned = assign_rows(source, given, table=self._table)
+        assigned = assign_rows(source, given, table=self._table, exact_columns=self._exact)
         return self._constraints.checked(self._completion.complete(assigned))
 
     def _new_values(

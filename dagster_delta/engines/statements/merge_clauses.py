@@ -21,6 +21,7 @@ from dagster_delta.engines.statements.assignments import (
 )
 from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.parquet.casts import can_store
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,
     ColumnValues,
@@ -29,10 +30,12 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructField, StructType, fold_name
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.typed import Column, Typed, quote_path, with_paths
+from dagster_delta.sql.types import is_primitive, sql_type_name
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
 _Filled = Collection[str] | None
@@ -216,6 +219,10 @@ class MergeNames:
             columns["\0row"] = pa.nulls(count)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
+    def is_of_source(self, path: tuple[str, ...], kind: ClauseKind) -> bool:
+        """Whether a path in an expression of a clause leads to a column of the source."""
+        return self._whole_path(path, kind)[0] == SOURCE
+
     def alias(self, side: str) -> str:
         """The alias of a side in expressions."""
         return self._aliases[side]
@@ -332,6 +339,9 @@ def _parse_clause(
         fills=evolves,
         zone=names.zone,
     )
+    if not evolves:
+        kept = (_with_exact_values(each, names, text.kind) for each in assignments)
+        assignments = tuple(kept)
     if text.values is None:
         assignments = tuple(_with_structs(assignment, names) for assignment in assignments)
     for assignment in assignments if names.embedded else ():
@@ -339,6 +349,28 @@ def _parse_clause(
     assigned = {assignment.column[0] for assignment in assignments}
     complete = inserted_values if text.action == "insert" else changed_values
     return MergeClause(text, condition, assignments, complete(configuration, assigned), evolves)
+
+
+def _with_exact_values(assignment: Assignment, names: MergeNames, kind: ClauseKind) -> Assignment:
+    """The assignment of a column of the source as an append stores it: no value loses a part. A
+    computed value is cast as Spark casts it.
+    """
+    value = assignment.uncast or assignment.value
+    typed = value.typed
+    if not isinstance(typed, Column) or not names.is_of_source(typed.path, kind):
+        return assignment
+    target = names.assigned.fields_along(assignment.column)[-1].data_type
+    source = typed.data_type
+    is_atomic = is_primitive(source) and is_primitive(target)
+    if is_atomic and not can_store(to_arrow_type(source), target):
+        column = ".".join(assignment.column)
+        raise SchemaMismatch(
+            f"{value.sql} of the source is a {sql_type_name(source)}, which cannot be stored in "
+            f"column {column} of type {sql_type_name(target)}: cast it first",
+            column=column,
+        )
+    # A cast that was added all the same converts times in the zone of the statement.
+    return assignment if assignment.uncast else replace(assignment, is_exact=True)
 
 
 def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:

@@ -89,6 +89,14 @@ class MergePlan(msgspec.Struct, frozen=True):
     """How the files are written; its constraints apply to every new row."""
     change_data: WriteSpec | None
     """How changes are recorded for the change data feed; None if the table has none."""
+    unique_keys: bool = False
+    """Whether several new rows of one key are refused."""
+
+    @property
+    def checks_new_keys(self) -> bool:
+        """Whether new rows are compared with each other: the keys alone decide what matches."""
+        is_decided = self.condition.keys and not self.condition.rest
+        return self.unique_keys and bool(is_decided and self.clauses_of("not_matched"))
 
     def clauses_of(self, *kinds: ClauseKind) -> list[tuple[int, MergeClause]]:
         """The clauses of some kinds, each with its index among all clauses."""
@@ -128,6 +136,19 @@ def ambiguous_matches(count: int, examples: Iterable[object], *, table: str) -> 
         "several rows of the source match the same row of the table, so the result would be "
         f"ambiguous ({count} surplus matches): leave one row per key in the source, or make the "
         "condition of the merge stricter",
+        table=table,
+        examples=tuple(map(repr, examples)),
+    )
+
+
+def repeated_keys(count: int, examples: Iterable[object], *, table: str) -> ConstraintViolation:
+    """The error for several new rows of one key, which the next run could not merge.
+
+    `examples`: the keys of some of them.
+    """
+    return ConstraintViolation(
+        f"several rows of the source have the same key, and the table none ({count} surplus rows): "
+        "leave one row per key in the source, or make the condition of the merge stricter",
         table=table,
         examples=tuple(map(repr, examples)),
     )

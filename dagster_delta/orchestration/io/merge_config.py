@@ -119,14 +119,22 @@ def add_clauses(
     that the source does not match change only where it is true.
     """
     operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
-    found = _in_order(operations, config.source_alias, source_columns)
+    found = list(_in_order(operations, config.source_alias, source_columns))
     # A clause without condition hides the clauses after it.
     for clause in sorted(found, key=lambda clause: clause.condition is None):
         condition = clause.condition
         if clause.kind == "not_matched_by_source" and within is not None:
             condition = within if condition is None else f"({condition}) AND ({within})"
         builder = builder.add(type(clause)(clause.kind, clause.action, condition, clause.values))
-    return builder
+    return builder.with_unique_keys() if _updates_all(found) else builder
+
+
+def _updates_all(clauses: Iterable[ClauseText]) -> bool:
+    """Whether every match is updated: two new rows of one key would fail the next run."""
+    return any(
+        clause.kind == "matched" and clause.action == "update" and clause.condition is None
+        for clause in clauses
+    )
 
 
 _EVERY = [OperationAllConfig()]

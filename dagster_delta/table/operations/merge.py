@@ -88,6 +88,8 @@ class MergeStatement(StatementOptions, frozen=True):
     """Of the embedded engine; None: the default."""
     creates: TableDefinition | None = None
     """The table to create if there is none."""
+    unique_keys: bool = False
+    """Whether several new rows of one key are refused, as several matches of one row are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,6 +206,11 @@ class MergeBuilder:
     def add(self, clause: ClauseText) -> Self:
         """Add one clause, for callers that build clauses themselves."""
         self._statement = replace(self._statement, clauses=(*self._statement.clauses, clause))
+        return self
+
+    def with_unique_keys(self) -> Self:
+        """Refuse several new rows of one key. MERGE inserts them all, and the next one fails."""
+        self._statement = replace(self._statement, unique_keys=True)
         return self
 
     def execute(self) -> CommitResult:
@@ -478,6 +485,7 @@ class _Merge(msgspec.Struct, frozen=True):
             may_lack_source=may_lack_source,
             data=spec,
             change_data=replace(spec, constraints=()) if is_recorded else None,
+            unique_keys=self.statement.unique_keys,
         )
         return plan, planner.may_hold(*predicates)
 

@@ -50,6 +50,7 @@ from dagster_delta.engines.statements.merge_plan import (
     SourceSummary,
     ambiguous_matches,
     key_condition,
+    repeated_keys,
 )
 from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
@@ -120,7 +121,7 @@ class SparkMergeSource:
         One job lists the keys of a small source, a second one finds the bounds of others.
         """
         keys = condition.keys
-        known = {index: self._key_column(key.source) for index, key in enumerate(keys)}
+        known = {index: self.key_column(key.source) for index, key in enumerate(keys)}
         columns = {index: column for index, column in known.items() if column is not None}
         named = [column.alias(f"key_{index}") for index, column in columns.items()]
         with spark_failures(table=self.table):
@@ -145,14 +146,14 @@ class SparkMergeSource:
         found: pa.Table = self.frame.agg(*sums).toArrow()
         return found
 
-    def _key_column(self, typed: Typed) -> Column | None:
+    def key_column(self, typed: Typed) -> Column | None:
         """The source's expression of a key, if it is a column with bounds."""
         functions = functions_of(self.frame)
         match typed:
             case ColumnOf(path, data_type) if path[0] == SOURCE and _has_bounds(data_type):
                 return functions.col(quote_path(path[1:]))
             case Cast(child, data_type) if _has_bounds(data_type):
-                inner = self._key_column(child)
+                inner = self.key_column(child)
                 return None if inner is None else inner.try_cast(to_spark_type(data_type))
         return None
 
@@ -267,6 +268,8 @@ class _FrameMerge:
         rows = self.source.frame
         if changed.matched:
             rows = without_numbers(rows, ROW_NUMBER, changed.matched)
+        if self.plan.checks_new_keys:
+            self._refuse_repeated_keys(rows)
         return write_changes(
             ChangingRows(
                 rows.alias(self.plan.names.alias(SOURCE)),
@@ -278,6 +281,26 @@ class _FrameMerge:
             ),
             self.plan.target.store,
         )
+
+    def _refuse_repeated_keys(self, new: DataFrame) -> None:
+        keys = self.plan.condition.keys
+        found = [self.source.key_column(key.source) for key in keys]
+        columns = [column for column in found if column is not None]
+        if len(columns) < len(keys):
+            # Spark computes this key only inside the condition.
+            return
+        named = [column.alias(f"key_{index}") for index, column in enumerate(columns)]
+        rows = new.select(*named)
+        for index, key in enumerate(keys):
+            rows = rows if key.nulls_match else rows.where(f"key_{index} IS NOT NULL")
+        table = self.plan.target.store.location.uri
+        counts = rows.groupBy(*rows.columns).count().where("count > 1")
+        with spark_failures(table=table):
+            several = counts.toArrow().to_pylist()
+        if several:
+            surplus = sum(row.pop("count") - 1 for row in several)
+            examples = (tuple(row.values()) for row in several[:MAX_EXAMPLES])
+            raise repeated_keys(surplus, examples, table=table)
 
     @cached_property
     def _functions(self) -> ModuleType:

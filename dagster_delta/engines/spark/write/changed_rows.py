@@ -55,6 +55,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
+    DecimalType,
     MapType,
     PrimitiveType,
     StructField,
@@ -140,10 +141,11 @@ class ChangingRows:
         values: list[dict[tuple[str, ...], _Stored]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
             change, target = self.changes[index], schema.fields_along(path)[-1].data_type
-            assigned = {assignment.column for assignment in change.assignments}
+            assigned = {each.column: each.is_exact for each in change.assignments}
             if path in assigned and not change.fills:
                 refuse_lacking_fields(path, field.data_type, target)
-            storage = _Storage(functions, ".".join(path))
+            is_exact = assigned.get(path, False)
+            storage = _Storage(functions, ".".join(path), is_exact=is_exact)
             stored, fits = storage.stored(column, field.data_type, target)
             text = _written(column, field.data_type, functions)
             misfit = None if fits is None else functions.when(~fits, text)
@@ -405,8 +407,9 @@ def write_changes(
 class _Storage:
     """How values are stored in one column of the table: by type, fields of structs by name."""
 
-    def __init__(self, functions: ModuleType, name: str) -> None:
+    def __init__(self, functions: ModuleType, name: str, *, is_exact: bool) -> None:
         self._functions, self._name = functions, name
+        self._is_exact = is_exact
 
     def stored(self, value: Column, source: DataType, target: DataType) -> _Stored:
         """The value as the column holds it; null, at its depth, where it does not fit, and whether
@@ -434,7 +437,10 @@ class _Storage:
                     column=self._name,
                 )
         new = value.try_cast(to_spark_type(target))
-        return new, value.isNull() | new.isNotNull()
+        fits = value.isNull() | new.isNotNull()
+        if self._is_exact and (isinstance(target, DecimalType) or target in _ROUNDING):
+            fits = fits & new.cast(to_spark_type(source)).eqNullSafe(value)
+        return new, fits
 
     def _struct(self, value: Column, source: StructType, target: StructType) -> _Stored:
         functions, fields, all_fit = self._functions, [], None
@@ -447,7 +453,8 @@ class _Storage:
             )
         for wanted in target:
             held = source.get(wanted.name) or StructField(wanted.name, VOID)
-            inner = _Storage(functions, f"{self._name}.{wanted.name}")
+            name = f"{self._name}.{wanted.name}"
+            inner = _Storage(functions, name, is_exact=self._is_exact)
             new, fits = inner.stored(value.getField(held.name), held.data_type, wanted.data_type)
             fields.append(new.alias(wanted.name))
             all_fit = _both(all_fit, fits)
@@ -466,6 +473,9 @@ class _Storage:
         fit = functions.forall(values, lambda value: _both(stored(value)[1], always))
         return new, functions.coalesce(fit, always)
 
+
+_ROUNDING = (*map(PrimitiveType, ("byte", "short", "integer", "long", "date")),)
+"""Types in which a value may lose a part; decimals as well."""
 
 _Stored: TypeAlias = "tuple[Column, Column | None]"
 
