@@ -8,6 +8,7 @@ from queue import Queue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument
@@ -68,6 +69,37 @@ _LAZY_CHUNK_ROWS = 65_536
 """For queries of polars: with smaller batches, query and writer wait less for each other."""
 
 
+class RepeatableRows(msgspec.Struct, frozen=True):
+    """Rows in memory that are converted while they are read, each time they are."""
+
+    schema: pa.Schema
+    open: Callable[[], pa.RecordBatchReader]
+
+
+def is_in_memory(data: object) -> bool:
+    """Whether the rows can be read again without being computed again."""
+    if isinstance(data, RepeatableRows):
+        return True
+    package, name = type(data).__module__.partition(".")[0], type(data).__name__
+    return (package, name) in {
+        ("pyarrow", "Table"),
+        ("pyarrow", "RecordBatch"),
+        ("pandas", "DataFrame"),
+        ("polars", "DataFrame"),
+    }
+
+
+def to_rows(data: object) -> object:
+    """The rows with a schema that can be asked for without reading them: rows in memory stay there,
+    and can be read again; others become a `pyarrow.RecordBatchReader`. Raises as `to_reader`.
+    """
+    if not is_in_memory(data):
+        return to_reader(data)
+    # The schema of a pandas frame is known when all its values are converted.
+    is_pandas = type(data).__module__.partition(".")[0] == "pandas"
+    return to_reader(data).read_all() if is_pandas else data
+
+
 def to_reader(data: object) -> pa.RecordBatchReader:
     """A `pyarrow.RecordBatchReader` over the rows of `data`, copying as little as possible.
 
@@ -85,6 +117,8 @@ def to_reader(data: object) -> pa.RecordBatchReader:
         return data
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=_CHUNK_ROWS)
+    if isinstance(data, RepeatableRows):
+        return data.open()
     # A frame of geopandas is one of pandas.
     packages = [parent.__module__.partition(".")[0] for parent in type(data).__mro__]
     convert = next((_CONVERTERS[name] for name in packages if name in _CONVERTERS), None)

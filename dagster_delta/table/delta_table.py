@@ -23,6 +23,7 @@ from dagster_delta.errors import (
     UnsupportedExpression,
     UnsupportedFeature,
 )
+from dagster_delta.parquet.data_input import is_in_memory
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -330,7 +331,7 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
         )
         append, write = operations.row_write.append_rows, operations.row_write.RowWrite
         recent = self._recent()
-        if recent is not None and _is_in_memory(data):
+        if recent is not None and is_in_memory(data):
             try:
                 appended = append(write(self._store, data, options, now_ms), recent)
             except _NOT_COMMITTED:
@@ -375,8 +376,9 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
             description: as for `append`.
             sort_by: as for `append`.
             cluster_by: as for `append`.
-            on_conflict: as for `delete`, unless a concurrent commit changed the schema or the
-                properties; the data are read and written once.
+            on_conflict: as for `delete`. After a concurrent commit that changed the schema or the
+                properties, rows in memory and Spark frames are written again; rows that can be
+                read once cannot, which is the conflict.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -578,14 +580,3 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
                 self._snapshot = compacted.snapshot
                 return replace(result, compacted_version=compacted.versions[-1])
         return result
-
-
-def _is_in_memory(data: object) -> bool:
-    """Whether rows can be written a second time without being computed again."""
-    package, name = type(data).__module__.partition(".")[0], type(data).__name__
-    return (package, name) in {
-        ("pyarrow", "Table"),
-        ("pyarrow", "RecordBatch"),
-        ("pandas", "DataFrame"),
-        ("polars", "DataFrame"),
-    }

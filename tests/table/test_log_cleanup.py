@@ -557,3 +557,42 @@ def test_checksums_of_hadoop_go_with_their_files(tmp_path: Path) -> None:
     names = {each.name for each in log_directory.iterdir()}
     assert not [each for each in names if each.startswith(".")]
     assert DeltaTable(tmp_path).snapshot().num_records == 10
+
+
+@pytest.mark.parametrize("statement", ["delete", "append"])
+def test_statement_lists_again_after_a_clean_up_between_listing_and_reading(statement: str) -> None:
+    now_ms = [NOW]
+    store = MemoryStore(clock_ms=lambda: now_ms[0])
+    properties = {
+        "delta.checkpointInterval": "1000",
+        "delta.logRetentionDuration": "interval 1 hours",
+    }
+    writer = DeltaTable.create("", ROWS.schema, properties=properties, store=store)
+    for _ in range(4):
+        writer.append(ROWS)
+    cleaned: list[LogCleanupResult] = []
+    is_armed = [False]
+
+    def clean_up(operation: str, path: str) -> None:
+        if is_armed[0] and not cleaned and operation == "read" and path.endswith(".json"):
+            is_armed[0] = False
+            now_ms[0] += 72 * 60 * 60 * 1000
+            DeltaTable("", store=store).append(ROWS)
+            DeltaTable("", store=store).checkpoint()
+            later = now_ms[0] + 72 * 60 * 60 * 1000
+            cleaned.append(
+                clean_log(store, Snapshot.load(store), clock=lambda: later, dry_run=False)
+            )
+
+    table = DeltaTable("", store=FaultyStore(store, before_call=clean_up), must_exist=False)
+    if statement == "append":
+        table.version()
+        DeltaTable("", store=store).append(ROWS)
+    is_armed[0] = True
+    if statement == "delete":
+        table.delete("id = 2")
+    elif statement == "append":
+        table.append(ROWS)
+    count = {"delete": 5, "append": 14}[statement]
+    assert table.snapshot().scan().to_arrow().num_rows == count
+    assert cleaned[0].num_files

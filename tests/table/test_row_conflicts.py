@@ -351,9 +351,18 @@ def test_files_of_an_overwrite_do_not_fit_another_schema() -> None:
     add_column = "ADD COLUMN n INT DEFAULT 7"
     table = interrupted(store, lambda other: other.alter(add_column))
     with pytest.raises(CommitConflict):
-        overwrite(table, 4)
+        table.overwrite(rows(4).to_reader(), where="id = 4")
     assert referenced(store) == data_files(store)
     assert before <= data_files(store)
+
+
+def test_rows_in_memory_of_an_overwrite_are_written_again_for_another_schema() -> None:
+    store = make({})
+    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT DEFAULT 7"))
+    assert table.overwrite(rows(4, value="new"), where="id = 4").attempts == 2
+    found = DeltaTable("", store=store).snapshot().scan(["v", "n"], "id = 4").to_arrow()
+    assert found.to_pylist() == [{"v": "new", "n": 7}]
+    assert referenced(store) == data_files(store)
 
 
 def test_attempts_end_at_their_limit() -> None:

@@ -48,7 +48,12 @@ from dagster_delta.orchestration.partitions.predicates import (
     partition_condition,
     partition_predicate,
 )
-from dagster_delta.parquet.data_input import to_reader
+from dagster_delta.parquet.data_input import (
+    RepeatableRows,
+    is_in_memory,
+    to_reader,
+    to_rows,
+)
 from dagster_delta.parquet.nested_arrays import inner_fields
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
@@ -234,7 +239,7 @@ class PartitionFrames(AssetValue):
         if not frames:
             return nothing_written(write, f"{write.name} returned None for each partition")
         narrowed = write.narrowed(frames)
-        return write_asset(narrowed, _to_reader(narrowed, frames))
+        return write_asset(narrowed, _rows_of_frames(narrowed, frames))
 
     def _check_keys(self, asset: str, selection: PartitionSelection | None) -> None:
         """Make sure that there is a frame, or None, for each partition of the run."""
@@ -268,8 +273,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     with suppress(TableNotFound):
         before = table.snapshot()
     if not is_spark_frame(data):
-        # Its schema can be read without reading its rows twice.
-        data = to_reader(data)
+        data = to_rows(data)
     columns = engine_for(data).schema_of(data)
     schema = StructType(
         tuple(column for column in columns if column.name not in write.control_columns)
@@ -358,15 +362,15 @@ def _skipped(write: AssetWrite, table: Snapshot) -> WrittenAsset:
 
 
 def rows_outside(data: Any, partitions: PartitionSelection, schema: StructType) -> object:  # noqa: ANN401
-    """The rows that are in none of some partitions: of a Spark frame as a Spark frame, of a
-    `pa.RecordBatchReader` as another. `schema` is that of the rows.
+    """The rows that are in none of some partitions: of a Spark frame as a Spark frame, of
+    other values as a `pa.RecordBatchReader`. `schema` is that of the rows.
     """
-    if not isinstance(data, pa.RecordBatchReader):
+    if is_spark_frame(data):
         return data.where(f"NOT coalesce({partition_predicate(partitions, schema)}, false)")
     condition = partition_condition(partitions, schema)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for batch in assign_batches(data, schema, table="the rows of the run"):
+        for batch in assign_batches(to_reader(data), schema, table="the rows of the run"):
             inside = pc.fill_null(condition.evaluate_filter(batch), fill_value=False)
             yield batch.filter(pc.invert(inside))
 
@@ -574,28 +578,30 @@ def _schema_mode_of_merge(
     return "strict" if diff_schemas(known, source).added else "merge"
 
 
-def _to_reader(write: AssetWrite, frames: Mapping[str, object]) -> pa.RecordBatchReader:
+def _rows_of_frames(write: AssetWrite, frames: Mapping[str, object]) -> object:
     """The rows of all frames; frames are read one at a time, and each row is checked, when it is
     read, to be in the frame's partition.
     """
-    readers = {}
+    rows = {}
     for key, frame in frames.items():
         if is_spark_frame(frame):
             raise InvalidArgument(
                 f"{write.name} returned a Spark frame for {key}: return one Spark frame with the "
                 "rows of all partitions of the run"
             )
-        readers[key] = to_reader(frame)
+        rows[key] = to_rows(frame)
     # An empty frame may have no columns.
-    readers = {key: reader for key, reader in readers.items() if len(reader.schema)}
-    joined = _joined(write.name, {key: reader.schema for key, reader in readers.items()})
+    schemas = {key: to_reader(data).schema for key, data in rows.items()}
+    joined = _joined(write.name, {key: schema for key, schema in schemas.items() if len(schema)})
     schema = from_arrow_schema(joined)
     partitions = single_partitions(write.selection)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for key, reader in readers.items():
+        for key, data in rows.items():
+            if not len(schemas[key]):
+                continue
             condition = partition_condition(partitions[key], schema)
-            cast = _exact(write.name, key, reader, joined)
+            cast = _exact(write.name, key, to_reader(data), joined)
             exact = pa.RecordBatchReader.from_batches(joined, cast)
             for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
                 inside = pc.fill_null(condition.evaluate_filter(batch), fill_value=False)
@@ -608,7 +614,11 @@ def _to_reader(write: AssetWrite, frames: Mapping[str, object]) -> pa.RecordBatc
                     )
                 yield batch
 
-    return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches())
+    arrow_schema = to_arrow_schema(schema)
+    repeatable = RepeatableRows(
+        arrow_schema, lambda: pa.RecordBatchReader.from_batches(arrow_schema, batches())
+    )
+    return repeatable if all(map(is_in_memory, rows.values())) else repeatable.open()
 
 
 def _joined(asset: str, schemas: Mapping[str, pa.Schema]) -> pa.Schema:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
@@ -41,7 +41,7 @@ def total_bytes(files: pa.Table) -> int:
     return pc.sum(files["size_bytes"], min_count=0).as_py() or 0
 
 
-def in_known_order(rows: pa.Table, paths: pa.Array, error: CorruptLog) -> pa.Table:
+def in_known_order(rows: pa.Table, paths: pa.Array, error: InvalidTable) -> pa.Table:
     """Live files in the order of the paths that are already known. Raises the error if they are not
     the same files.
     """

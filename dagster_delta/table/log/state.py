@@ -104,15 +104,15 @@ class _Files(msgspec.Struct, frozen=True):
 def _despite_damage(
     answer: Callable[Concatenate[LogState, _P], _Answer],
 ) -> Callable[Concatenate[LogState, _P], _Answer]:
-    """A decorator: if a dispensable file of the log is damaged, the method reads other files. Other
-    errors name the table and the version.
+    """A decorator: if a dispensable file of the log is damaged, or a clean-up has deleted commits
+    since they were listed, the method reads other files. Other errors name table and version.
     """
 
     def answer_despite_damage(self: LogState, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         with located(self._fallback.store, self._fallback.segment.version):
             try:
                 return answer(self, *args, **kwargs)
-            except CorruptLog as error:
+            except (CorruptLog, LogGap) as error:
                 with self._lock:
                     self._fall_back(error)
                 return answer(self, *args, **kwargs)
@@ -188,7 +188,7 @@ class LogState:
         """Damaged files of the log that this version does not need."""
         return self._fallback.damaged
 
-    def _fall_back(self, error: CorruptLog) -> None:
+    def _fall_back(self, error: CorruptLog | LogGap) -> None:
         """Read from other files of the log; rows keep their known order."""
         if error.file in self._fallback.passed_over:
             # Another thread has already done it.
@@ -548,13 +548,15 @@ class _LogFallback(msgspec.Struct, frozen=True):
     passed_over: frozenset[str] = frozenset()
     """The damaged files, and the files that cannot be used without them."""
 
-    def around(self, error: CorruptLog) -> _LogFallback:
-        """The next attempt, without the damaged file.
+    def around(self, error: CorruptLog | LogGap) -> _LogFallback:
+        """The next attempt, without the damaged or deleted file.
 
         If the version needs the damaged file, the given error is raised. LogGap or VersionNotFound:
         a clean-up of the log deleted what the version needs.
         """
         file = error.file
+        if isinstance(error, LogGap):
+            return self._after_clean_up(f"commit {error.version}", self.passed_over | {str(file)})
         name = None if file is None else parse_log_file_name(file.rpartition("/")[2])
         if file is None or (name is not None and name.kind is LogFileKind.COMMIT):
             raise error
@@ -565,7 +567,8 @@ class _LogFallback(msgspec.Struct, frozen=True):
             # A checkpoint needs all of its parts, and the damage may be in a sidecar.
             passed_over |= {file.path for file in checkpoint.files}
             if any(self.store.head(file.path) is None for file in checkpoint.files):
-                return self._after_clean_up(checkpoint.version, passed_over)
+                what = f"the checkpoint of version {checkpoint.version}"
+                return self._after_clean_up(what, passed_over)
         segment = self._segment_without(passed_over, error)
         _LOG.warning(
             "%s of %s is damaged and was passed over, as version %d can be read without it: %s; "
@@ -577,13 +580,13 @@ class _LogFallback(msgspec.Struct, frozen=True):
         )
         return _LogFallback(self.store, segment, (*self.damaged, file), passed_over)
 
-    def _after_clean_up(self, checkpoint: int, passed_over: frozenset[str]) -> _LogFallback:
+    def _after_clean_up(self, what: str, passed_over: frozenset[str]) -> _LogFallback:
         version, table = self.segment.version, self.store.location.uri
         segment = list_log(self.store, without=passed_over).segment(version, table=table)
         _LOG.info(
-            "the checkpoint of version %d of %s was deleted after the log was listed, as a "
-            "clean-up of the log does; version %d is read without it",
-            checkpoint,
+            "%s of %s was deleted after the log was listed, as a clean-up of the log does; version "
+            "%d is read without it",
+            what,
             table,
             version,
         )

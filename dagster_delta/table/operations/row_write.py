@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from dagster_delta.engines import engine_for
+from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
+from dagster_delta.parquet.data_input import is_in_memory
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -58,7 +59,9 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class RowWrite:
-    """One write of rows, which are written once, whatever the number of attempts to commit them."""
+    """One write of rows. Their files are kept for another attempt to commit them if they fit the
+    newest version; otherwise rows that can be read again are written again.
+    """
 
     store: ObjectStore
     data: Any
@@ -74,6 +77,8 @@ class RowWrite:
     _data_schema: StructType | None = field(default=None, init=False)
     _configuration: TableConfiguration | None = field(default=None, init=False)
     """What the files were written for."""
+    _source: Any = field(default=None, init=False)
+    """The data, if they can be read again."""
 
     @property
     def engine(self) -> Engine:
@@ -81,6 +86,8 @@ class RowWrite:
         if self._engine is None:
             self._engine = engine_for(self.data, self.options.engine)
             if self.planned is None:
+                if is_in_memory(self.data) or is_spark_frame(self.data):
+                    self._source = self.data
                 # Both the schema and the rows are asked for, and a lazy frame would run twice.
                 self.data = self._engine.rows_of(self.data)
         return self._engine
@@ -117,13 +124,19 @@ class RowWrite:
             self.transaction.created_files = created
             return attempt()
 
-        def files_fit(newest: Snapshot | None) -> bool:
+        def may_repeat(newest: Snapshot | None) -> bool:
             planned = self._planned_configuration(newest, self.data_schema)
-            return _files_fit(self._configuration, planned)
+            if self.written is None or _files_fit(self._configuration, planned):
+                return True
+            if self._source is None:
+                return False
+            self.data, self.written = self.engine.rows_of(self._source), None
+            created.delete()
+            return True
 
         with created:
             done = run_with_retries(
-                attempt_on, self.store, snapshot, self.options, may_repeat=files_fit
+                attempt_on, self.store, snapshot, self.options, may_repeat=may_repeat
             )
         # Files remain only if another process has done the same write.
         created.delete()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import EMPTY_SEGMENT, LogSegment
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 
 # Probing costs a request per commit: for a reader that is far behind, a listing is cheaper.
+_LISTINGS = 3
+"""How often the log is listed before a version that cannot be read is an error."""
 _MAX_PROBES = 100
 
 
@@ -85,11 +87,9 @@ class Snapshot(LogVersion):
             version = version_at(store, timestamp)
         if version is not None and version < 0:
             raise InvalidArgument(f"a version must be ≥ 0, not {version}")
-        started_ms = clock.now_ms()
-        snapshot = snapshot_of_segment(store, find_segment(store, version))
-        if version is None:
-            snapshot.seen_ms = started_ms
-        return snapshot
+        if version is not None:
+            return snapshot_of_segment(store, find_segment(store, version))
+        return _load_latest(store)
 
     def __repr__(self) -> str:
         return f"Snapshot({self.store.location.uri!r}, version={self.version})"
@@ -170,6 +170,24 @@ class Snapshot(LogVersion):
             SchemaMismatch, InvalidArgument, UnsupportedExpression.
         """
         return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)
+
+
+def _load_latest(store: ObjectStore) -> Snapshot:
+    """The latest version. A clean-up may delete one between listing and reading: then it is listed
+    again.
+    """
+    attempt = 1
+    while True:
+        started_ms = clock.now_ms()
+        try:
+            snapshot = snapshot_of_segment(store, find_segment(store))
+        except (LogGap, VersionNotFound):
+            if attempt == _LISTINGS:
+                raise
+            attempt += 1
+        else:
+            snapshot.seen_ms = started_ms
+            return snapshot
 
 
 def find_snapshot(store: ObjectStore) -> Snapshot | None:

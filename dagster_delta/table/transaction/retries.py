@@ -19,6 +19,8 @@ from dagster_delta.errors import (
     CommitRetriesExhausted,
     ConcurrentTransaction,
     InvalidArgument,
+    LogGap,
+    VersionNotFound,
 )
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
@@ -128,6 +130,7 @@ def run_with_retries(
 
     Raises:
         CommitConflict: the limits are reached, or another attempt would not help.
+        LogGap, VersionNotFound: likewise, where a clean-up of the log has deleted the version.
         Anything that `run` raises.
     """
     attempt, first_conflict, limits = 1, None, options.limits
@@ -135,7 +138,8 @@ def run_with_retries(
         try:
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
-        except CommitConflict as conflict:
+        except (CommitConflict, LogGap, VersionNotFound) as conflict:
+            # A clean-up may delete the log of the version before the statement has read it.
             now = time.monotonic()
             first_conflict = now if first_conflict is None else first_conflict
             # A conflict about application ids says that two processes do the same work, and
