@@ -154,3 +154,19 @@ def test_updates_and_merges_compute_generated_columns_anew_and_number_new_rows(
         lambda: created.merge(source, "t.at = s.at").when_matched_update({"size": "9"}).execute(),
     ):
         refusal(ConstraintViolation, "GENERATED size", created, change)
+
+
+def test_constraints_of_patterns_and_dates_are_checked_by_both_engines(
+    engine: Engine, table: DeltaTable
+) -> None:
+    table.append(pa.table({"code": ["AB12"], "day": [dt.date(2024, 1, 31)]}))
+    table.alter(
+        "ADD CONSTRAINT code CHECK (code RLIKE '^[A-Z]{2}[0-9]+$' OR code ILIKE 'none%'), "
+        "ADD CONSTRAINT days CHECK (add_months(day, 1) > DATE '2024-01-01' AND day <= "
+        "least(last_day(day), DATE '2030-01-01') AND unix_timestamp(day) > 0)"
+    )
+    table.append(engine.rows(pa.table({"code": ["NONE"], "day": [dt.date(2024, 2, 29)]})))
+    for code, day in (("ab12", dt.date(2024, 2, 29)), ("AB12", dt.date(2023, 11, 30))):
+        with pytest.raises(ConstraintViolation):
+            table.append(engine.rows(pa.table({"code": [code], "day": [day]})))
+    assert engine.tuples(table, "code") == [("AB12",), ("NONE",)]

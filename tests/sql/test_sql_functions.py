@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import at_moment
@@ -30,8 +30,38 @@ NOON = dt.datetime(2024, 3, 31, 12, tzinfo=dt.UTC)
     "sql",
     [
         "regexp_replace(s, 'b', 'x')",
-        "s RLIKE 'b'",
-        "greatest(s, s)",
+        *(
+            f"s RLIKE r'{pattern}'"
+            for pattern in (
+                *(
+                    "(?i)a",
+                    "(?=a)",
+                    "(?!a)",
+                    "(?<=a)",
+                    "(?<n>a)",
+                    r"(a)\1",
+                    "a*+",
+                    "a{2}+",
+                    "a{2}{3}",
+                ),
+                *(
+                    "[a&&b]",
+                    "[[:alpha:]]",
+                    "[a[b]]",
+                    "[]a]",
+                    "[^]",
+                    "[z-a]",
+                    "[!-/]",
+                    "[a-z",
+                    "[a-\\d]",
+                ),
+                *(r"\p{L}", r"\bq", r"\Aa", r"a\Z", r"\x41", r"\u0041", r"\h", r"\Qa\E", r"\_"),
+                *("a{", "a{,2}", "}", "]", "(a", "a)", "*", "+a", "a**", "^*", "|*", "(a{40}){40}"),
+            )
+        ),
+        *("s RLIKE s", "day RLIKE 'a'", "s ILIKE 'É'", "s ILIKE s", "s ILIKE 'ab' ESCAPE 'a'"),
+        *("greatest(s, 1)", "least(day)", "unix_timestamp(s)", "unix_timestamp(t, 'yyyy')"),
+        *("add_months(day, 1L)", "add_months(s, 1)", "last_day(s)"),
         "repeat(s, 2)",
         "replace(s, 'b', 'xx')",
         "replace(s, 'b', s)",
@@ -103,3 +133,14 @@ def test_statements_know_what_time_it_is() -> None:
     assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [1]
     table.delete("day < current_date")
     assert table.snapshot().num_records == 0
+
+
+def test_a_text_with_line_ends_is_left_to_spark_where_a_pattern_asks_for_the_end() -> None:
+    expression = parse_expression("s RLIKE 'b$'", SCHEMA)
+    assert expression.evaluate(pa.table({"s": ["ab", "bc", None]})).to_pylist() == [
+        True,
+        False,
+        None,
+    ]
+    with pytest.raises(InvalidArgument, match="use the Spark engine"):
+        expression.evaluate(pa.table({"s": ["ab\n"]}))

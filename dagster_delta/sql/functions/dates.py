@@ -16,6 +16,7 @@ from dagster_delta.sql.functions.function import (
     fixed,
     literal_of,
     of_types,
+    refused_type,
 )
 from dagster_delta.sql.literals import MICROS_PER_DAY, moves_local_days, shifted
 from dagster_delta.sql.time_zone import instant, local_time
@@ -27,6 +28,7 @@ from dagster_delta.sql.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    is_integral,
     sql_type_name,
 )
 
@@ -58,6 +60,13 @@ _as_timestamp = of_types(DATE, *_TIMES, target=TIMESTAMP)
 def _as_local(name: str, argument: Typed) -> Typed:
     is_local = argument.data_type == TIMESTAMP_NTZ
     return argument if is_local else local_time(_as_timestamp(name, argument))
+
+
+def _months(name: str, argument: Typed) -> Typed:
+    data_type = argument.data_type
+    if data_type is None or not is_integral(data_type) or data_type == LONG:
+        raise refused_type(name, argument)
+    return cast(argument, INTEGER)
 
 
 def _unit(known: Mapping[str, str]) -> Operand:
@@ -171,4 +180,12 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     ),
     "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True, takes=(4, 4)),
     **dict.fromkeys(("datediff", "date_diff"), _difference),
+    "last_day": Function(calls(DATE, _as_date), "last_day({0})"),
+    "add_months": Function(
+        calls(DATE, _as_date, _months),
+        "CAST({0} + to_months({1}) AS DATE)",
+        may_raise=True,
+        takes=(2, 2),
+    ),
+    "unix_timestamp": Function(calls(LONG, _as_timestamp), "(epoch_us({0}) // 1000000)"),
 }

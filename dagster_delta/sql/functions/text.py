@@ -14,7 +14,13 @@ from dagster_delta.sql.functions.function import (
     of_types,
     text_operand,
 )
-from dagster_delta.sql.functions.patterns import ESCAPE, Wildcard, like_pieces
+from dagster_delta.sql.functions.patterns import (
+    ESCAPE,
+    LINE_END,
+    Wildcard,
+    like_pieces,
+    re2_pattern,
+)
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
 
@@ -82,6 +88,34 @@ def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return boolean_call(name, (arguments[0], Literal(normalised, STRING)))
 
 
+def _resolve_ilike(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
+    """LIKE of the text and the pattern in lower case."""
+    text, *pattern = arguments
+    lowered: list[Typed] = []
+    for argument in pattern:
+        found = argument.value if isinstance(argument, Literal) else None
+        # Case of letters outside ASCII depends on the version of Unicode.
+        if isinstance(found, str) and not found.isascii():
+            raise Refusal("ILIKE with a pattern outside ASCII")
+        is_escape = isinstance(found, str) and len(lowered) == 1
+        if isinstance(found, str) and is_escape and found.isalpha():
+            raise Refusal(f"ILIKE with the escape {found!r}")
+        lowered.append(Literal(found.lower(), STRING) if isinstance(found, str) else argument)
+    if types_of(arguments)[0] != STRING:
+        raise Refusal(f"ILIKE of {sql_type_name(types_of(arguments)[0])}")
+    return _resolve_like("like", (Call("ascii lower", (text,), STRING), *lowered))
+
+
+def _resolve_rlike(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if types_of(arguments)[0] != STRING:
+        raise Refusal(f"RLIKE of {sql_type_name(types_of(arguments)[0])}")
+    if isinstance(arguments[1], Literal) and arguments[1].value is None:
+        return Literal(None, BOOLEAN)
+    pattern = re2_pattern(str(literal_of("RLIKE", arguments[1], str)))
+    found = name if not pattern.has_end else "rlike of line"
+    return boolean_call(found, (arguments[0], Literal(pattern.text, STRING)))
+
+
 def _escaped(text: str) -> str:
     return "".join(
         ESCAPE + character if character in "%_" + ESCAPE else character for character in text
@@ -106,6 +140,12 @@ def _changed_case(name: str) -> Function:
 _text = fixed(STRING, STRING)
 _text_test = fixed(BOOLEAN, STRING, STRING)
 
+_SEVERAL_LINES = raising("RLIKE with $ of a text with line ends: use the Spark engine")
+_RLIKE_OF_LINE = (
+    f"CASE WHEN regexp_matches({{0}}, '{LINE_END.replace('{', '{{').replace('}', '}}')}')"
+    f" THEN {_SEVERAL_LINES} ELSE regexp_matches({{0}}, {{1}}) END"
+)
+
 TEXT_FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(("concat", "||"), Function(_resolve_concat, "({joined})", takes=(1, None))),
     "upper": _changed_case("upper"),
@@ -119,6 +159,13 @@ TEXT_FUNCTIONS: Mapping[str, Function] = {
     "left": Function(_resolve_left, takes=(2, 2)),
     "replace": Function(_resolve_replace, "replace({all})", takes=(2, 3)),
     "right": Function(calls(STRING, text_operand, _count), "right({all})", takes=(2, 2)),
+    "ilike": Function(_resolve_ilike, takes=(2, 3)),
+    # The only letters outside ASCII with lower ones in it are I with a dot and the sign of Kelvin.
+    "ascii lower": Function(
+        None, "lower(replace(replace({0}, chr(304), 'i' || chr(775)), chr(8490), 'k'))"
+    ),
+    "rlike": Function(_resolve_rlike, "regexp_matches({0}, {1})", takes=(2, 2)),
+    "rlike of line": Function(None, _RLIKE_OF_LINE, may_raise=True, takes=(2, 2)),
     # LIKE has no default escape in DuckDB.
     "like": Function(_resolve_like, f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')", takes=(2, 3)),
 }

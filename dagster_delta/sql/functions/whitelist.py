@@ -15,6 +15,7 @@ from dagster_delta.sql.functions.function import (
     boolean_call,
     calls,
     of_types,
+    refused_type,
     typed_alike,
 )
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
@@ -33,7 +34,7 @@ from dagster_delta.sql.typed import (
     types_of,
     walk,
 )
-from dagster_delta.sql.types import BOOLEAN, DOUBLE, FLOAT, VARIANT, VOID
+from dagster_delta.sql.types import BOOLEAN, DOUBLE, FLOAT, STRING, VARIANT, VOID
 
 
 def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
@@ -92,6 +93,14 @@ def _resolve_coalesce(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call("coalesce", tuple(operands), target)
 
 
+def _resolve_extreme(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    types = set(types_of(arguments)) - {VOID}
+    if not types or (STRING in types and len(types) > 1):
+        raise refused_type(name, *arguments)
+    target, operands = typed_alike(name, arguments)
+    return Call(name, tuple(operands), target)
+
+
 def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
     branches = " ".join(
         f"WHEN {condition} THEN {value}"
@@ -124,6 +133,10 @@ _CONDITIONS: Mapping[str, Function] = {
     "if": Function(lambda _, arguments: _resolve_case("case", arguments), takes=(3, 3)),
     "nullif": Function(_resolve_nullif, takes=(2, 2)),
     **dict.fromkeys(("nvl", "ifnull"), Function(_resolve_coalesce, takes=(2, 2))),
+    **dict.fromkeys(
+        ("greatest", "least"),
+        Function(_resolve_extreme, "{name}({all})", is_strict=False, takes=(2, None)),
+    ),
     "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False, takes=(1, None)),
 }
 
@@ -143,6 +156,7 @@ _SYNONYMS = {
     "cardinality": "size", "ceiling": "ceil", "char_length": "length",
     "character_length": "length", "date_part": "extract", "datepart": "extract",
     "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>",
+    "regexp": "rlike", "regexp_like": "rlike",
     "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%",
     "starts_with": "startswith", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
