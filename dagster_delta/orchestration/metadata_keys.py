@@ -37,6 +37,8 @@ DETAILS = "delta/details"
 
 _COUNTERS = (
     "delta/source_bytes",
+    "delta/skipped_files",
+    "delta/quarantined_rows",
     "delta/rows",
     "delta/rows_written",
     "delta/rows_inserted",
@@ -60,6 +62,8 @@ METADATA_KEYS = (
     "delta/columns_not_followed",
     "delta/source_files",
     *_COUNTERS,
+    "delta/ignored_columns",
+    "delta/null_columns",
     "delta/attempts",
     "delta/compacted_version",
     "delta/partition_files",

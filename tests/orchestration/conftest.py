@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,26 @@ def stored_lake(tmp_path: Path):
     """As `lake`, on an instance that keeps its runs in files."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         yield Lake(tmp_path / "lake", instance)
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    (tmp_path / "landing").mkdir()
+    return tmp_path / "landing"
+
+
+@pytest.fixture
+def put(landing: Path) -> Callable[..., Path]:
+    """Puts a file with a modification time into the landing zone."""
+
+    def put(name: str, content: str | bytes, at: int = 1000) -> Path:
+        path = landing / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.utime(path, (at, at))
+        return path
+
+    return put
 
 
 @pytest.fixture

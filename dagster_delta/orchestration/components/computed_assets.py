@@ -32,7 +32,8 @@ from dagster_delta.orchestration.incremental.file_assets import (
     delta_files_asset,
     delta_files_sensor,
 )
-from dagster_delta.orchestration.incremental.landing_files import FileFormat
+from dagster_delta.orchestration.incremental.file_rows import FileFormat, NewColumns
+from dagster_delta.orchestration.incremental.landing_files import OnBadFiles, OnBadRows
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 
@@ -197,6 +198,9 @@ class DeltaIngestionComponent(ComputedAssetComponent):
     delimiter: str = ","
     encoding: str = "utf-8"
     changed_files: ChangedFiles = "skip"
+    new_columns: NewColumns | None = None
+    on_bad_rows: OnBadRows = "fail"
+    on_bad_files: OnBadFiles = "fail"
     minimum_age_seconds: float = 0
     sensor: FilesSensorOptions | None = None
     """A sensor that runs the asset when files arrive."""

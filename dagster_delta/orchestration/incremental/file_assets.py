@@ -12,14 +12,16 @@ from __future__ import annotations
 import codecs
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import dagster as dg
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 from dagster_delta.errors import (
     ConcurrentTransaction,
@@ -28,17 +30,25 @@ from dagster_delta.errors import (
     ProtocolChanged,
 )
 from dagster_delta.evolution.column_definition import schema_of_types
+from dagster_delta.orchestration.incremental.file_rows import FileFormat, FileOptions, NewColumns
 from dagster_delta.orchestration.incremental.landing_files import (
-    FileFormat,
+    CheckedFiles,
     LandingFiles,
     LandingZone,
+    OnBadFiles,
+    OnBadRows,
 )
 from dagster_delta.orchestration.incremental.upstream_changes import (
     key_columns,
     keys_of_rows,
     last_positions,
 )
-from dagster_delta.orchestration.io.asset_options import check_choice, check_keys, names_of
+from dagster_delta.orchestration.io.asset_options import (
+    NAMESPACE,
+    check_choice,
+    check_keys,
+    names_of,
+)
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -49,8 +59,9 @@ from dagster_delta.orchestration.io.asset_writer import (
 )
 from dagster_delta.orchestration.io.io_manager import delta_io_manager
 from dagster_delta.orchestration.io.merge_config import match_on
-from dagster_delta.orchestration.known_fields import checked_arguments
-from dagster_delta.orchestration.metadata_keys import DETAILS, counted
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
+from dagster_delta.orchestration.metadata_keys import DETAILS, counted, first_names
+from dagster_delta.orchestration.quarantine import Load, Quarantine, QuarantinedRow
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -72,6 +83,14 @@ ChangedFiles = Literal["skip", "load"]
 _MAX_NAMED = 20
 
 
+class FilesConfig(KnownFieldsOnly, dg.Config):
+    """Run config of an asset of files."""
+
+    reload: list[str] = Field(default=[])
+    """Files to load again although they were loaded before: their locations, or patterns of their
+    paths below the directory of the source."""
+
+
 @checked_arguments(dg.asset)
 def delta_files_asset(
     name: str,
@@ -85,6 +104,9 @@ def delta_files_asset(
     delimiter: str = ",",
     encoding: str = "utf-8",
     changed_files: ChangedFiles = "skip",
+    new_columns: NewColumns | None = None,
+    on_bad_rows: OnBadRows = "fail",
+    on_bad_files: OnBadFiles = "fail",
     minimum_age_seconds: float = 0,
     io_manager_key: str = "io_manager",
     **asset_options: Any,
@@ -93,7 +115,8 @@ def delta_files_asset(
 
     Each file is loaded once: its location is recorded in the commit that has its rows, also if a
     run crashes, is repeated, or runs at the same time as another one. If one new file cannot be
-    read, none is loaded. Rows stream through memory; with `merge` the new rows are held in it.
+    read, none is loaded, unless `on_bad_files` skips it. The run config `reload` loads
+    files again. Rows stream through memory; with `merge` the new rows are held in it.
 
     Parquet files have types. In CSV and JSON files a column has the type in `columns`, else that of
     the column of the table, else one that is inferred.
@@ -110,11 +133,20 @@ def delta_files_asset(
         format: `parquet`, `csv` with a header line, or `json` with one object per line. Default: by
             the extension of each file; `.gz` and the like may follow.
         columns: the columns to load with their types in Spark SQL. Default: all columns of the
-            files; new ones follow the `schema_mode` of the asset.
+            files.
         delimiter: of CSV files.
         encoding: of the text in CSV and JSON files, such as `latin-1` or `utf-16`.
         changed_files: whether a file whose time of modification differs from that of the loaded
             one is loaded again.
+        new_columns: what happens to a column of a file that `columns`, or else the table, does not
+            have. `fail` fails the run; `ignore` leaves the column out, and names it in the
+            metadata; `evolve` adds it to the table. Default: `fail`; without `columns` it is
+            `evolve` if the `schema_mode` of the asset is `merge` or `overwrite`.
+        on_bad_rows: what happens to a row that cannot be parsed, or has a value that does not fit
+            its type. `fail` fails the run; `quarantine` loads the other rows, and appends this one
+            to the table `<table>_quarantine`, with the reason.
+        on_bad_files: what happens to a file that cannot be read. `fail` fails the run; `skip` loads
+            the other files, and each run tries this one again.
         minimum_age_seconds: younger files are left for the next run.
         io_manager_key: of a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: key_prefix, metadata, description, …
@@ -127,8 +159,9 @@ def delta_files_asset(
     """
     options, named = plain_options(storage_options), names_of(keys)
     types = None if columns is None else to_arrow_schema(schema_of_types(columns))
+    read = FileOptions(format, types, delimiter, named, encoding)
     zone = LandingZone(
-        source, options, format, types, delimiter, minimum_age_seconds, named, encoding
+        source, options, minimum_age_seconds, read, new_columns, on_bad_rows, on_bad_files
     )
     return _FilesAsset(name, zone, mode, changed_files, io_manager_key).define(asset_options)
 
@@ -193,15 +226,17 @@ class _FilesAsset:
 
     def define(self, options: dict[str, Any]) -> dg.AssetsDefinition:
         metadata = {**(options.pop("metadata", None) or {}), "mode": self.mode}
-        if self.zone.keys:
-            merged = {"merge_type": "upsert", "predicate": match_on(self.zone.keys)}
-            metadata["merge_config"] = merged
+        keys = self.zone.options.keys
+        if keys:
+            metadata["merge_config"] = {"merge_type": "upsert", "predicate": match_on(keys)}
+        if self.zone.new_columns == "evolve":
+            metadata = self._evolving(metadata)
         self._check(options)
 
-        def load(context: dg.AssetExecutionContext) -> FileLoad:
+        def load(context: dg.AssetExecutionContext, config: FilesConfig) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
             table = manager.table_of(context.asset_key, metadata)
-            found = self.plan(None if table is None else table.snapshot())
+            found = self.plan(None if table is None else table.snapshot(), config.reload)
             if found.changed:
                 context.log.warning(
                     f"not loaded again: {counted(len(found.changed), 'file')} modified after the "
@@ -212,7 +247,7 @@ class _FilesAsset:
             return found
 
         # The annotations are text here, which Dagster cannot resolve.
-        load.__annotations__ = {"context": dg.AssetExecutionContext}
+        load.__annotations__ = {"context": dg.AssetExecutionContext, "config": FilesConfig}
         define = dg.asset(
             name=self.name,
             io_manager_key=self.io_manager_key,
@@ -221,49 +256,69 @@ class _FilesAsset:
         )
         return cast("dg.AssetsDefinition", define(load))
 
+    def _evolving(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The metadata of an asset whose table takes new columns."""
+        given = metadata.get("schema_mode", metadata.get(f"{NAMESPACE}schema_mode", "merge"))
+        if given not in {"merge", "overwrite"}:
+            raise InvalidArgument(
+                f"{self.name} has new_columns 'evolve', and its schema_mode {given!r} refuses new "
+                "columns: leave one of them out"
+            )
+        return {**metadata, "schema_mode": given}
+
     def _check(self, options: Mapping[str, Any]) -> None:
         name = self.name
-        if len(self.zone.delimiter) != 1:
+        if len(self.zone.options.delimiter) != 1:
             raise InvalidArgument(
-                f"the delimiter of {name} is one character, not {self.zone.delimiter!r}"
+                f"the delimiter of {name} is one character, not {self.zone.options.delimiter!r}"
             )
         try:
-            codecs.lookup(self.zone.encoding)
+            codecs.lookup(self.zone.options.encoding)
         except LookupError as error:
             raise InvalidArgument(
-                f"the encoding of {name} is {self.zone.encoding!r}, which Python does not know"
+                f"the encoding of {name} is {self.zone.options.encoding!r}, which Python does not "
+                "know"
             ) from error
         # A misspelled choice must not load rows a second time, or no new ones.
         check_choice(name, "mode", self.mode, LoadMode)
         check_choice(name, "changed_files", self.changed_files, ChangedFiles)
-        if self.zone.format is not None:
-            check_choice(name, "format", self.zone.format, FileFormat)
-        check_keys(name, self.mode, self.zone.keys)
+        if self.zone.options.format is not None:
+            check_choice(name, "format", self.zone.options.format, FileFormat)
+        if self.zone.new_columns is not None:
+            check_choice(name, "new_columns", self.zone.new_columns, NewColumns)
+        check_choice(name, "on_bad_rows", self.zone.on_bad_rows, OnBadRows)
+        check_choice(name, "on_bad_files", self.zone.on_bad_files, OnBadFiles)
+        check_keys(name, self.mode, self.zone.options.keys)
         if options.get("partitions_def") is not None:
             raise InvalidArgument(
                 f"{name} has partitions_def, and its files are loaded once, whatever the "
                 "partition: leave it out; partition_by in its metadata partitions the table"
             )
 
-    def plan(self, target: Snapshot | None) -> FileLoad:
-        """Which files a run loads."""
+    def plan(self, target: Snapshot | None, reload: Sequence[str] = ()) -> FileLoad:
+        """Which files a run loads; those of `reload` also if they were loaded before."""
         found = self.zone.files()
+        again = {file.path for name in reload for file in found.named(name)}
         transactions = () if target is None else lasting_transactions(target)
         loaded = {txn.app_id: txn.version for txn in transactions}
-        files, progress, changed = [], [], []
+        files, progress, changed, repeated = [], [], [], []
         for file in found.files:
             app_id = LOADED_FILE_PREFIX + found.uri(file)
             before = loaded.get(app_id)
-            if before == file.modified_ms:
-                continue
-            # Also if the time is an older one, which a copy may keep.
-            if before not in {None, NOT_FOLLOWED} and self.changed_files != "load":
-                changed.append(found.uri(file))
-                continue
+            if file.path not in again:
+                if before == file.modified_ms:
+                    continue
+                # Also if the time is an older one, which a copy may keep.
+                if before not in {None, NOT_FOLLOWED} and self.changed_files != "load":
+                    changed.append(found.uri(file))
+                    continue
+            elif before not in {None, NOT_FOLLOWED}:
+                repeated.append(found.uri(file))
             files.append(file)
             progress.append(AppTransaction(app_id, file.modified_ms, before))
         new = replace(found, files=tuple(files))
-        return FileLoad(self, new, tuple(progress), len(found.files), tuple(changed), target)
+        left = (tuple(changed), tuple(reload), tuple(repeated))
+        return FileLoad(self, new, tuple(progress), len(found.files), target, *left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +332,14 @@ class FileLoad(AssetValue):
     """The `txn` actions that say that they are loaded."""
     matching: int
     """Number of files that match, loaded before or not."""
-    changed: tuple[str, ...]
-    """Files that were replaced or modified after they were loaded, and are not loaded again."""
     target: Snapshot | None
     """The table; None if it does not exist yet."""
+    changed: tuple[str, ...] = ()
+    """Files that were replaced or modified after they were loaded, and are not loaded again."""
+    reload: tuple[str, ...] = ()
+    """What the run was asked to load again."""
+    repeated: tuple[str, ...] = ()
+    """Files that are loaded again because of that."""
 
     rows = None
 
@@ -288,17 +347,24 @@ class FileLoad(AssetValue):
         """Write the rows of new files and record the files, as one commit. Files that concurrent
         runs have loaded meanwhile are left out: the files are planned again.
         """
-        load = self
+        load = _undone(self, write)
         while True:
             try:
                 return _written(write, load)
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
                 # Of two first runs, one creates the table.
                 table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-                left = self.asset.plan(table)
+                left = self.asset.plan(table, load.reload)
                 if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
                     raise
-                load = left
+                load = _undone(left, write)
+
+    def without(self, bad_files: Collection[str]) -> FileLoad:
+        """The load without some files, which are not recorded."""
+        left_out = {LOADED_FILE_PREFIX + uri for uri in bad_files}
+        files = tuple(file for file in self.new.files if self.new.uri(file) not in bad_files)
+        progress = tuple(known for known in self.progress if known.app_id not in left_out)
+        return replace(self, new=replace(self.new, files=files), progress=progress)
 
     @property
     def nothing_new(self) -> str:
@@ -307,35 +373,111 @@ class FileLoad(AssetValue):
             return self.new.waits_for or f"no file matches {self.new.zone.source}"
         return f"no file is new: {counted(self.matching, 'file')} loaded before"
 
-    @property
-    def metadata(self) -> dict[str, object]:
+    def metadata(self, checked: CheckedFiles | None = None) -> dict[str, object]:
         """What the UI shows, besides the facts of the commit."""
         uris = [self.new.uri(file) for file in self.new.files]
-        return {
+        found: dict[str, object] = {
             "delta/source_files": len(uris),
             "delta/source_bytes": sum(file.size_bytes for file in self.new.files),
-            DETAILS: {
-                "loaded_files": uris[:_MAX_NAMED],
-                "changed_files_not_loaded": list(self.changed[:_MAX_NAMED]),
-            },
         }
+        details: dict[str, object] = {
+            "loaded_files": uris[:_MAX_NAMED],
+            "changed_files_not_loaded": list(self.changed[:_MAX_NAMED]),
+        }
+        if checked is not None:
+            found |= {
+                "delta/quarantined_rows": checked.num_bad_rows,
+                "delta/skipped_files": len(checked.bad_files),
+                "delta/ignored_columns": sorted(checked.ignored_columns) or None,
+                "delta/null_columns": sorted(checked.null_columns) or None,
+            }
+            details |= {
+                "skipped_files": dict(islice(checked.bad_files.items(), _MAX_NAMED)) or None,
+                "files_with_ignored_columns": _first_files(checked.ignored_columns),
+                "files_with_null_columns": _first_files(checked.null_columns),
+            }
+        return {**found, DETAILS: details}
+
+
+def _undone(load: FileLoad, write: AssetWrite) -> FileLoad:
+    """The load, without what the run was asked to load again if an earlier attempt of the run has
+    done that.
+    """
+    if not load.reload or write.idempotency is None:
+        return load
+    app_id, version = write.idempotency
+    if load.target is not None and load.target.transaction_version(app_id) is not None:
+        return load.asset.plan(load.target)
+    return replace(load, progress=(*load.progress, AppTransaction(app_id, version, None)))
+
+
+def _first_files(columns: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]] | None:
+    return {name: files[:_MAX_NAMED] for name, files in columns.items()} or None
+
+
+def _warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Iterator[str]:
+    """What the run leaves out, or loads a second time."""
+    for uri, error in islice(checked.bad_files.items(), 1):
+        yield (
+            f"{counted(len(checked.bad_files), 'file')} skipped, which the next run tries again, "
+            f"such as {uri}: {error}"
+        )
+    if count := checked.num_bad_rows:
+        where = Quarantine.of_asset(write).uri
+        yield f"{counted(count, 'row')} of the files not loaded: see the table {where}"
+    if null := checked.null_columns:
+        yield (
+            f"columns that a file lacks are null in its rows: {first_names(sorted(null))}; such a "
+            f"file is {next(iter(null.values()))[0]}"
+        )
+    if load.repeated and load.asset.mode == "append":
+        yield (
+            f"loaded again and appended: {counted(len(load.repeated), 'file')}, such as "
+            f"{load.repeated[0]}; the table has their rows twice, unless they were deleted before"
+        )
+
+
+def _quarantine(write: AssetWrite, checked: CheckedFiles) -> None:
+    """Leave the bad rows to the quarantine, before the others are committed."""
+    loads = {
+        file.rows.uri: Load(LOADED_FILE_PREFIX + file.rows.uri, file.rows.file.modified_ms)
+        for file in checked.files
+    }
+
+    def rows() -> Iterator[QuarantinedRow]:
+        for file, row in checked.bad_rows():
+            yield QuarantinedRow(loads[file.uri], row.text, [row.reason], file.uri, row.number)
+
+    counts = {loads[file.rows.uri]: file.bad_rows or 0 for file in checked.files}
+    Quarantine.of_asset(write).replace_rows(counts, rows)
 
 
 def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
-    table, keys = load.target, load.new.zone.keys
+    table, zone = load.target, load.new.zone
     if not load.new.files:
-        return replace(nothing_written(write, load.nothing_new), metadata=load.metadata)
-    reader = load.new.to_reader(pa.schema([]) if table is None else to_arrow_schema(table.schema))
+        return replace(nothing_written(write, load.nothing_new), metadata=load.metadata())
+    checked = load.new.check(
+        pa.schema([]) if table is None else to_arrow_schema(table.schema),
+        evolves=write.options.schema_mode in {"merge", "overwrite"},
+    )
+    load = load.without(checked.bad_files)
+    warnings, metadata = list(_warnings(write, load, checked)), load.metadata(checked)
+    if not load.new.files:
+        reason = f"{counted(len(checked.bad_files), 'file')} cannot be read, and no other is new"
+        return replace(nothing_written(write, reason), warnings=warnings, metadata=metadata)
+    if zone.on_bad_rows == "quarantine":
+        _quarantine(write, checked)
+    reader, keys = checked.to_reader(), zone.options.keys
     rows = _last_rows(reader, keys, write.name) if keys else reader
     # The files identify a repeated attempt.
     written = write_asset(replace(write, idempotency=None, progress=load.progress), rows)
-    warnings = list(written.warnings)
+    warnings += written.warnings
     if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
         warnings.append(
             f"the new files of {write.name} have no rows, and its mode overwrite emptied the "
             f"table; RESTORE to version {written.snapshot.version - 1} brings the rows back"
         )
-    return replace(written, warnings=warnings, metadata=load.metadata)
+    return replace(written, warnings=warnings, metadata=metadata)
 
 
 def _last_rows(reader: pa.RecordBatchReader, keys: Sequence[str], asset: str) -> pa.Table:

@@ -28,6 +28,7 @@ from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
+from dagster_delta.orchestration.quarantine import without_quarantines
 from dagster_delta.orchestration.sensors.table_watcher import (
     AssetEventKind,
     CommitRules,
@@ -324,6 +325,7 @@ class Watch:
             return tuple(state.tables), last
         options = self._storage_options()
         found = find_lasting_tables(root, options, op_outputs=self.op_outputs)
+        found = without_quarantines(found, options)
         # A table that no longer exists is reported as an error until its entry is removed.
         return tuple(sorted({*found, *state.tables})), now_ms
 

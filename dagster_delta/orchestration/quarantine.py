@@ -1,0 +1,194 @@
+"""The quarantine of a table: one table beside it, with the rows that were left out of it, as text,
+and what was wrong with each.
+
+It is committed before the table. Rows belong to a load, the application id and version of the `txn`
+that the table records with it. Whoever repeats a load, because it crashed before the table was
+committed, replaces the rows of that load: so there are never more than those of one attempt.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta import clock
+from dagster_delta.errors import (
+    ConcurrentTransaction,
+    DeltaError,
+    InvalidArgument,
+    MetadataChanged,
+    ProtocolChanged,
+    TableNotFound,
+)
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.transaction.transaction import AppTransaction
+
+if TYPE_CHECKING:
+    from dagster_delta.orchestration.io.asset_writer import AssetWrite
+    from dagster_delta.table.read.snapshot import Snapshot
+
+QUARANTINE_PROPERTY = "dagsterDelta.quarantineOf"
+"""Table property, the mark of a quarantine: the asset whose rows were left out of its table."""
+
+_SUFFIX = "_quarantine"
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.string()),
+        pa.field("reasons", pa.list_(pa.string())),
+        pa.field("file", pa.string()),
+        pa.field("row_number", pa.int64()),
+        pa.field("run_id", pa.string()),
+        pa.field("quarantined_at", pa.timestamp("us", "UTC")),
+        pa.field("load_id", pa.string()),
+    ]
+)
+
+_ROWS_OF_BATCH = 1000
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a table loads at most once: the application id and version of its `txn`."""
+
+    app_id: str
+    version: int
+
+    @property
+    def load_id(self) -> str:
+        """Identifies the load in the rows; digits and letters alone."""
+        return hashlib.sha256(f"{self.app_id}@{self.version}".encode()).hexdigest()[:32]
+
+
+class QuarantinedRow(msgspec.Struct, frozen=True):
+    """A row that a load leaves out of its table."""
+
+    load: Load
+    row: str
+    """Its text."""
+    reasons: Sequence[str]
+    """What is wrong with it."""
+    file: str | None = None
+    row_number: int | None = None
+    """Its position in the file, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The quarantine of one table."""
+
+    uri: str
+    owner: str
+    """The asset that writes the table."""
+    storage_options: Mapping[str, object] = field(repr=False)
+    commit_info: Mapping[str, object]
+
+    @classmethod
+    def of_asset(cls, write: AssetWrite) -> Quarantine:
+        """The quarantine of the table of an asset: its location, followed by `_quarantine`."""
+        uri = write.uri.rstrip("/") + _SUFFIX
+        return cls(uri, write.asset_key or write.name, write.storage_options, write.commit_info)
+
+    def replace_rows(
+        self, counts: Mapping[Load, int], rows: Callable[[], Iterator[QuarantinedRow]]
+    ) -> int:
+        """The number of rows, after making them those of their loads, as one commit.
+
+        Args:
+            counts: how many rows each load leaves out; also 0, for a load whose earlier attempt
+                may have left some out.
+            rows: the rows of all loads; called again after a conflict.
+
+        Raises:
+            InvalidArgument: another table is at this location.
+        """
+        while True:
+            table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
+            try:
+                known = self._known_loads(table.snapshot())
+            except TableNotFound:
+                known = {}
+            repeated = {load for load in counts if known.get(load.app_id) == load.version}
+            loads = [load for load, count in counts.items() if count or load in repeated]
+            if not loads:
+                return 0
+            reader = pa.RecordBatchReader.from_batches(_SCHEMA, self._batches(rows()))
+            progress = [
+                AppTransaction(load.app_id, load.version, known.get(load.app_id)) for load in loads
+            ]
+            try:
+                self._commit(table, reader, progress, loads if repeated else ())
+            except (ConcurrentTransaction, MetadataChanged, ProtocolChanged):
+                # A run at the same time has left out rows of the same loads, or created the table.
+                continue
+            return sum(counts.values())
+
+    def _known_loads(self, snapshot: Snapshot) -> dict[str, int]:
+        if QUARANTINE_PROPERTY not in snapshot.metadata.configuration:
+            raise InvalidArgument(
+                f"{self.owner} leaves bad rows to the table {self.uri}, and the one there has "
+                f"another purpose (it lacks the property {QUARANTINE_PROPERTY}): give one of both "
+                "another location by the metadata schema or table_name",
+                table=self.uri,
+            )
+        return {txn.app_id: txn.version for txn in snapshot.transactions()}
+
+    def _commit(
+        self,
+        table: DeltaTable,
+        rows: pa.RecordBatchReader,
+        progress: Sequence[AppTransaction],
+        replaced: Iterable[Load],
+    ) -> None:
+        ids = ", ".join(f"'{load.load_id}'" for load in replaced)
+        if ids:
+            table.overwrite(
+                rows,
+                where=f"load_id IN ({ids})",
+                progress=progress,
+                commit_info=self.commit_info,
+            )
+            return
+        table.append(
+            rows,
+            progress=progress,
+            commit_info=self.commit_info,
+            properties={QUARANTINE_PROPERTY: self.owner},
+            description=f"Rows that were left out of the table of {self.owner}, and why.",
+        )
+
+    def _batches(self, rows: Iterator[QuarantinedRow]) -> Iterator[pa.RecordBatch]:
+        now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+        run = {"run_id": self.commit_info.get("dagsterRunId"), "quarantined_at": now}
+        while some := list(islice(rows, _ROWS_OF_BATCH)):
+            fields = [
+                {**msgspec.structs.asdict(row), "load_id": row.load.load_id, **run} for row in some
+            ]
+            yield pa.RecordBatch.from_pylist(fields, schema=_SCHEMA)
+
+
+def without_quarantines(
+    uris: Sequence[str], storage_options: Mapping[str, object] | None
+) -> list[str]:
+    """The tables among some, without the quarantines of others of them."""
+    known = set(uris)
+
+    def is_quarantine(uri: str) -> bool:
+        if not uri.endswith(_SUFFIX) or uri.removesuffix(_SUFFIX) not in known:
+            return False
+        try:
+            snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
+        except DeltaError:
+            # Whoever takes the table reports it.
+            return False
+        return QUARANTINE_PROPERTY in snapshot.metadata.configuration
+
+    return [uri for uri in uris if not is_quarantine(uri)]
