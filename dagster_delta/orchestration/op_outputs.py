@@ -31,15 +31,7 @@ _TABLES_AT_ONCE = 16
 _MAX_NAMED = 20
 _ROOT_RUN_TAG = "dagster/root_run_id"
 
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.MANAGED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.SUSPENDED,
-    dg.DagsterRunStatus.CANCELING,
-]
+_FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 def find_lasting_tables(
@@ -52,7 +44,7 @@ def find_lasting_tables(
     """
     known = set() if op_outputs is None else op_outputs
     found = [uri for uri in find_tables(root, storage_options) if uri not in known]
-    known |= _op_outputs(found, storage_options).keys()
+    known.update(_op_outputs(found, storage_options))
     return [uri for uri in found if uri not in known]
 
 
@@ -167,7 +159,8 @@ def _drop_op_outputs(
 
 def _unfinished_roots(instance: dg.DagsterInstance) -> set[str]:
     """The first runs of all runs that are not finished, which may read what those wrote."""
-    records = instance.get_run_records(dg.RunsFilter(statuses=_UNFINISHED))
+    unfinished = [status for status in dg.DagsterRunStatus if status.name not in _FINISHED]
+    records = instance.get_run_records(dg.RunsFilter(statuses=unfinished))
     runs = [record.dagster_run for record in records]
     return {run.tags.get(_ROOT_RUN_TAG, run.run_id) for run in runs}
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, PartitionMismatch
+from dagster_delta.orchestration import op_outputs
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.orchestration.components.external_tables import discover_tables
 from dagster_delta.orchestration.op_outputs import (
@@ -19,6 +20,7 @@ from dagster_delta.orchestration.op_outputs import (
 )
 from dagster_delta.orchestration.sensors.sensors import delta_table_sensor
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_discovery import find_tables
 from tests.orchestration.conftest import QUIET, library_error, table_of
 
@@ -279,6 +281,22 @@ def test_pages_and_assets_of_a_root_omit_tables_of_op_outputs(lake, run_id):
     assert set(figures) == {f"public/{name}" for name in LASTING}
     discovered = discover_tables(str(lake.root), {}).tables
     assert {uri.rpartition("/")[2] for uri in discovered} == LASTING
+
+
+def test_table_of_an_op_output_is_opened_once_for_a_sensor(lake, run_id, monkeypatch):
+    opened = []
+
+    def load(store: Any) -> Snapshot:
+        opened.append(store.location.uri)
+        return Snapshot.load(store)
+
+    known: set[str] = set()
+    (output,) = tables(lake) - LASTING
+    monkeypatch.setattr(op_outputs, "Snapshot", type("Loader", (), {"load": staticmethod(load)}))
+    for _ in range(2):
+        found = find_lasting_tables(str(lake.root), {}, op_outputs=known)
+        assert {uri.rpartition("/")[2] for uri in found} == LASTING
+    assert sum(uri.rstrip("/").endswith(output) for uri in opened) == 1
 
 
 def test_clone_of_an_op_output_is_a_table_like_others(lake, run_id):

@@ -761,11 +761,11 @@ def test_the_root_is_not_looked_through_in_every_tick(daemon, tmp_path, monkeypa
     append(str(tmp_path / "a"), 1)
     looked: list[str] = []
 
-    def find(root: str, options: Any) -> list[str]:
+    def find(root: str, options: Any, *, op_outputs: set[str]) -> list[str]:
         looked.append(root)
         return [str(tmp_path / "a")]
 
-    monkeypatch.setattr(sensors, "find_tables", find)
+    monkeypatch.setattr(sensors, "find_lasting_tables", find)
     watch = daemon(root=str(tmp_path))
     for _ in range(3):
         watch.tick()
