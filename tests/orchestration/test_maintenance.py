@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +22,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
     delta_maintenance_job,
     delta_maintenance_schedule,
     delta_restore_job,
+    last_passed_version,
 )
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 from dagster_delta.orchestration.maintenance.operations import (
@@ -627,6 +630,53 @@ def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
     with pytest.raises(Exception) as caught:
         run(lake, delta_restore_job(assets=ASSETS), {"table": "raw/flights", "dry_run": False})
     assert "by a version or by a timestamp" in str(library_error(caught.value))
+
+
+def test_a_restore_finds_the_version_whose_checks_passed_and_runs_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    config = tmp_path / "config.yaml"
+    config.write_text("checks_passed: true\ndry_run: false\n")
+    monkeypatch.setenv("LAKE_ROOT", str(tmp_path / "lake"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    from tests.orchestration.restored_location import defs
+
+    with dg.DagsterInstance.get() as instance:
+        for _ in range(2):
+            made = defs.resolve_job_def("make").execute_in_process(instance=instance)
+            assert made.success
+        command = ["-m", "dagster", "job", "execute", "-j", "delta_restore", "-c", str(config)]
+        module = str(Path(__file__).with_name("restored_location.py"))
+        done = subprocess.run(
+            [sys.executable, *command, "-f", module], check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        table = DeltaTable(tmp_path / "lake" / "public" / "orders")
+        assert (table.version(), table.snapshot().num_records) == (2, 1)
+        assert "orders last passed at version 0" in done.stderr
+        (checks, *_) = instance.get_runs()
+        assert checks.job_name != "delta_restore"
+        keys = [
+            dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in ("few_rows", "delta_unique")
+        ]
+        for key in keys:
+            (last,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+            assert last.run_id == checks.run_id
+            assert last.status.value == "SUCCEEDED"
+        assert last_passed_version(instance, keys, table.snapshot().metadata.id) == 2
+        assert last_passed_version(instance, keys, "another table") is None
+
+
+def test_a_restore_says_that_no_version_with_passed_checks_is_known(lake: Lake) -> None:
+    fill(lake)
+    config = {"table": "raw/flights", "checks_passed": True}
+    with pytest.raises(Exception) as caught:
+        run(lake, delta_restore_job(assets=ASSETS), config)
+    assert "no version of raw/flights is known" in str(library_error(caught.value))
+    with pytest.raises(Exception) as caught:
+        run(lake, delta_restore_job(assets=ASSETS), {**config, "version": 1})
+    assert "leave version and timestamp out" in str(library_error(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import dagster as dg
+from dagster_shared.check import CheckError
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import checked_arguments
@@ -29,12 +30,19 @@ from dagster_delta.orchestration.maintenance.operations import (
     OperationConfig,
     maintain,
 )
-from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted
 from dagster_delta.orchestration.storage_options import StorageOptions
-from dagster_delta.orchestration.table_metadata import data_version_tags, table_metadata
+from dagster_delta.orchestration.table_metadata import (
+    DATA_VERSION_TAG,
+    data_version_tags,
+    table_metadata,
+)
 from dagster_delta.table.delta_table import DeltaTable
 
 _SELECT = "select_tables"
+
+_RESULTS = 100
+"""Number of results of each check to search for the last version that passed."""
 
 
 @checked_arguments(dg.GraphDefinition.to_job)
@@ -143,7 +151,9 @@ def delta_restore_job(
     """A job that restores one of its tables to an older version.
 
     A run names the table, and the version or the time. By default it only reports what would
-    change. A restored asset is reported as materialized, so that downstream assets can follow.
+    change. With `checks_passed` the version is the latest at which the asset checks passed. A
+    restored asset is reported as materialized, so that downstream assets can follow; its asset
+    checks then run in a run of their own.
 
     The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
     in the pool `delta_maintenance`, because only the run names the table.
@@ -244,9 +254,116 @@ def _restore_or_clone(
     config: OperationConfig,
 ) -> None:
     before = table.version()
+    if isinstance(config, DeltaRestoreConfig) and config.checks_passed:
+        config = _config_of_passed_version(context, maintained, table, config)
     metadata = maintain(context, table, maintained.name, [config])
     if isinstance(config, DeltaRestoreConfig) and table.version() != before:
         report_table(context, maintained, table, metadata, is_restored=True)
+        _run_checks(context, maintained.asset_key)
+
+
+def _config_of_passed_version(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: DeltaTable,
+    config: DeltaRestoreConfig,
+) -> DeltaRestoreConfig:
+    """The config with the latest version whose checks passed."""
+    if config.version is not None or config.timestamp is not None:
+        raise InvalidArgument("checks_passed finds the version: leave version and timestamp out")
+    _, keys = _checks_of_asset(context, maintained.asset_key)
+    version = last_passed_version(context.instance, keys, table.snapshot().metadata.id)
+    if version is None:
+        raise InvalidArgument(
+            f"no version of {maintained.name} is known at which its asset checks passed: choose a "
+            "version or a timestamp, for example from the history of the table"
+        )
+    context.log.info(f"the asset checks of {maintained.name} last passed at version {version}")
+    return config.model_copy(update={"version": version})
+
+
+def _checks_of_asset(
+    context: dg.OpExecutionContext, key: dg.AssetKey | None
+) -> tuple[dg.RepositoryDefinition | None, set[dg.AssetCheckKey]]:
+    """The code location of a step, and the checks of an asset in it that can run without it; none
+    outside a code location, as in a test that executes a job directly.
+    """
+    try:
+        repository = context.repository_def
+    except CheckError:
+        return None, set()
+    return repository, {of for of in repository.asset_checks_defs_by_key if of.asset_key == key}
+
+
+def _run_checks(context: dg.OpExecutionContext, key: dg.AssetKey | None) -> None:
+    """Run the checks of a restored asset, in a run of their own: a step cannot evaluate those of
+    others.
+    """
+    repository, keys = _checks_of_asset(context, key)
+    if repository is None or not keys:
+        return
+    try:
+        job = repository.get_implicit_global_asset_job_def()
+        job = job.get_subset(asset_check_selection=keys)
+        result = job.execute_in_process(instance=context.instance, raise_on_error=False)
+    except dg.DagsterError as error:
+        # The restore is committed; a check may need a partition, which it does not have.
+        context.log.warning(f"run the checks of the restored asset, which did not start: {error}")
+        return
+    evaluations = result.get_asset_check_evaluations()
+    failed = sorted(found.check_name for found in evaluations if not found.passed)
+    context.log.log(
+        "INFO" if result.success and not failed else "WARNING",
+        f"{counted(len(evaluations), 'check')} of the restored asset in run {result.run_id}; "
+        f"failed: {', '.join(failed) or 'none'}",
+    )
+
+
+def last_passed_version(
+    instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey], table_id: str
+) -> int | None:
+    """The latest version of a table for which the last result of each check, up to it, is a pass or
+    a warning. The version of a result is in its metadata, or in those of the materialization that
+    was checked.
+    """
+    results: dict[dg.AssetCheckKey, dict[int, bool]] = {}
+    for key in keys:
+        history = instance.event_log_storage.get_asset_check_execution_history(key, limit=_RESULTS)
+        # The newest comes first, and of several at one version it counts.
+        for record in reversed(history):
+            event = record.event and record.event.dagster_event
+            if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                found = event.asset_check_evaluation_data
+                if (version := _checked_version(instance, found, table_id)) is not None:
+                    is_good = found.passed or found.severity is dg.AssetCheckSeverity.WARN
+                    results.setdefault(key, {})[version] = is_good
+    versions = {version for found in results.values() for version in found}
+    for version in sorted(versions, reverse=True):
+        known = [
+            {v: good for v, good in found.items() if v <= version} for found in results.values()
+        ]
+        if all(found[max(found)] for found in known if found):
+            return version
+    return None
+
+
+def _checked_version(
+    instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation, table_id: str
+) -> int | None:
+    metadata, target = evaluation.metadata, evaluation.target_materialization_data
+    own = metadata.get(DETAILS)
+    facts = own.data if isinstance(own, dg.JsonMetadataValue) else None
+    of_table = facts.get("table_id") if isinstance(facts, Mapping) else None
+    if of_table is None and target is not None:
+        chosen = dg.AssetRecordsFilter(evaluation.asset_key, storage_ids=[target.storage_id])
+        for record in instance.fetch_materializations(chosen, limit=1).records:
+            event = record.asset_materialization
+            metadata = {} if event is None else event.metadata
+            of_table = ((event and event.tags) or {}).get(DATA_VERSION_TAG, "").partition(":")[0]
+    version = metadata.get("delta/version")
+    if of_table != table_id or not isinstance(version, dg.IntMetadataValue):
+        return None
+    return version.value
 
 
 def report_table(

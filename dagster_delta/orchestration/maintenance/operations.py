@@ -377,6 +377,8 @@ class DeltaRestoreConfig(RestoreConfig):
 
     table: str
     """Name of one of the job's tables."""
+    checks_passed: bool = False
+    """Alternative to version: the latest version at which all asset checks of the table passed."""
 
 
 class DeltaCloneConfig(CloneConfig):
