@@ -12,11 +12,13 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.errors import (
     ConstraintViolation,
+    InvalidArgument,
     InvalidCast,
     SchemaMismatch,
     UnsupportedFeature,
 )
 from dagster_delta.evolution.table_definition import TableDefinition
+from dagster_delta.protocol.schema import PrimitiveType, StructField
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from tests.conformance.engines import Engine, refusal
 from tests.sample_tables import FEED, SHAPES, Row, data, numbered
@@ -339,3 +341,26 @@ def test_a_merge_with_unique_keys_refuses_several_new_rows_of_one_key(
     # A null equals nothing.
     merge("t.id = s.id", 1, 2, None, None)
     assert len(engine.tuples(table)) == 4 + (not is_new)
+
+
+@pytest.mark.parametrize("on", ["t.code = s.code", "s.key <=> t.code", "t.code IN (s.code)"])
+def test_a_merge_pads_texts_of_its_source_that_are_compared_with_a_char_column(
+    on: str, engine: Engine, table: DeltaTable
+) -> None:
+    text = PrimitiveType("string")
+    code = StructField("code", text, metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(5)"})
+    fields = [code, StructField("k", PrimitiveType("long")), StructField("note", text)]
+    created = DeltaTable.create(table.uri, fields)
+    for k in (1, 2):
+        rows = {"code": ["ab", "cd   ", "abcde"], "k": [k] * 3, "note": ["x"] * 3}
+        source = engine.rows(pa.table({**rows, "key": rows["code"]}))
+        merge = created.merge(source, on).when_matched_update_all("s.code <> 'cd' OR s.k > 1")
+        merge.when_not_matched_insert_all().execute()
+    expected = [("ab   ", 2, "x"), ("abcde", 2, "x"), ("cd   ", 2, "x")]
+    assert engine.tuples(created) == expected
+    source = engine.rows(pa.table({"code": ["ab"]}))
+    with pytest.raises(InvalidArgument, match=r"rtrim\(s.code\)"):
+        created.merge(source, "t.code = s.code").when_matched_update({"note": "s.code"}).execute()
+    merge = created.merge(source, "t.code = s.code")
+    merge.when_matched_update({"note": "rtrim(s.code)"}).execute()
+    assert engine.tuples(created, "note", where="code = 'ab'") == [("ab",)]

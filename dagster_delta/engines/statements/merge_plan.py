@@ -26,7 +26,8 @@ from dagster_delta.engines.statements.merge_clauses import (
 )
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
+from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField, StructType
 from dagster_delta.sql.typed import (
     FALSE,
     UNKNOWN,
@@ -56,6 +57,9 @@ class MergeSource(Protocol):
     @property
     def schema(self) -> StructType:
         """Logical schema."""
+
+    def padded(self, lengths: Mapping[str, int]) -> MergeSource:
+        """The source with some columns as CHAR(n), by the length of each."""
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
         """The summary of the rows for planning.
@@ -223,6 +227,43 @@ def split_condition(condition: Typed) -> MergeCondition:
         parts[place].append(conjunct)
     return MergeCondition(
         tuple(keys), tuple(parts[TARGET]), tuple(parts[SOURCE]), tuple(parts["rest"])
+    )
+
+
+_COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "in"})
+
+
+def compared_lengths(conditions: Iterable[Typed]) -> dict[str, int]:
+    """The texts of the source that are compared with a CHAR(n) column of the table, each with the
+    greatest of these lengths: CHAR is padded on both sides of a comparison.
+    """
+    found: dict[str, int] = {}
+    for node in (node for condition in conditions for node in walk(condition)):
+        if not isinstance(node, Call) or node.name not in _COMPARISONS:
+            continue
+        columns = [operand for operand in node.arguments if isinstance(operand, Column)]
+        lengths = [column.char_length or 0 for column in columns if column.path[0] == TARGET]
+        for column in columns if any(lengths) else ():
+            side, *path = column.path
+            if side == SOURCE and len(path) == 1 and column.char_length is None:
+                found[path[0]] = max(found.get(path[0], 0), *lengths)
+    return found
+
+
+def with_lengths(schema: StructType, lengths: Mapping[str, int]) -> StructType:
+    """The schema with some columns as CHAR(n)."""
+    return StructType(
+        tuple(
+            StructField(
+                field.name,
+                field.data_type,
+                field.nullable,
+                {**field.metadata, TEXT_LIMIT_KEY: f"char({lengths[field.name]})"},
+            )
+            if field.name in lengths
+            else field
+            for field in schema
+        )
     )
 
 

@@ -5,15 +5,17 @@ A query or a stream must not be read twice: the second read could give other row
 
 from __future__ import annotations
 
+import copy
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.statements.merge_plan import with_lengths
 from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, runs_of
 from dagster_delta.parquet.store_assignment import assign_batches
@@ -50,6 +52,22 @@ class SourceRows:
             self._batches = _materialize(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [batch.num_rows for batch in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+    def padded(self, lengths: Mapping[str, int]) -> Self:
+        """The rows with some columns as CHAR(n), by the length of each."""
+        batches = self._batches
+        for name, length in lengths.items():
+            place = self.schema.names.index(name)
+            batches = [
+                batch.set_column(
+                    place, batch.schema.field(place), pc.utf8_rpad(batch.column(place), length)
+                )
+                for batch in batches
+            ]
+        found = copy.copy(self)
+        found.schema = with_lengths(self.schema, lengths)
+        found._batches = batches  # noqa: SLF001  of this class
+        return found
 
     @property
     def num_rows(self) -> int:

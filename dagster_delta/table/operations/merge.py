@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
@@ -35,6 +35,7 @@ from dagster_delta.engines.statements.merge_plan import (
     MergePlan,
     MergeSource,
     SourceSummary,
+    compared_lengths,
     in_table,
     split_condition,
 )
@@ -43,13 +44,14 @@ from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType, fold_name
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_moment, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
-from dagster_delta.sql.typed import TRUE, Call
+from dagster_delta.sql.typed import TRUE, Call, Column, Typed
 from dagster_delta.sql.types import BOOLEAN
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
@@ -342,16 +344,11 @@ class _Merge(msgspec.Struct, frozen=True):
         `INSERT *` mean.
         """
         configuration = merged_configuration(snapshot.configuration, source.schema, statement)
-        names = MergeNames(
-            snapshot.schema,
-            source.schema,
-            statement.target_alias,
-            statement.source_alias,
-            assigned=configuration.schema,
-            embedded=not engine.casts_values,
-            zone=engine.time_zone,
-        )
+        names = _names(engine, snapshot, source.schema, statement, configuration)
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
+        if lengths := compared_lengths(_conditions(statement, names)):
+            source = source.padded(lengths)
+            names = _names(engine, snapshot, source.schema, statement, configuration)
         added = set(configuration.schema.names).difference(began.schema.names)
         is_extended = added and find_incompatibility(began, configuration) is None
         clauses = parse_clauses(
@@ -361,6 +358,7 @@ class _Merge(msgspec.Struct, frozen=True):
             evolves=statement.evolves,
             new_columns=added if is_extended else (),
         )
+        _check_padded(clauses, names, lengths)
         on = names.condition(statement.on, "matched")
         conditions = (clause.condition for clause in clauses if clause.condition is not None)
         for expression in (on, *conditions):
@@ -488,6 +486,50 @@ class _Merge(msgspec.Struct, frozen=True):
             unique_keys=self.statement.unique_keys,
         )
         return plan, planner.may_hold(*predicates)
+
+
+def _names(
+    engine: Engine,
+    snapshot: Snapshot,
+    source: StructType,
+    statement: MergeStatement,
+    configuration: TableConfiguration,
+) -> MergeNames:
+    return MergeNames(
+        snapshot.schema,
+        source,
+        statement.target_alias,
+        statement.source_alias,
+        assigned=configuration.schema,
+        embedded=not engine.casts_values,
+        zone=engine.time_zone,
+    )
+
+
+def _conditions(statement: MergeStatement, names: MergeNames) -> Iterator[Typed]:
+    yield names.condition(statement.on, "matched")
+    for clause in statement.clauses:
+        if clause.condition is not None:
+            yield names.condition(clause.condition, clause.kind)
+
+
+def _check_padded(
+    clauses: Iterable[MergeClause], names: MergeNames, lengths: Mapping[str, int]
+) -> None:
+    """Refuse to store a text that was padded for a comparison in a column that is no CHAR(n)."""
+    char = char_paths(names.assigned)
+    for clause in clauses if lengths else ():
+        for assignment in clause.assignments:
+            typed = assignment.value.typed
+            if not isinstance(typed, Column) or assignment.column in char:
+                continue
+            if typed.path[-1] in lengths and names.is_of_source(typed.path, clause.text.kind):
+                column = ".".join(assignment.column)
+                raise InvalidArgument(
+                    f"{assignment.value.sql} is compared with a CHAR(n) column, which pads it, and "
+                    f"{column} is none: set {column} to rtrim({assignment.value.sql})",
+                    column=column,
+                )
 
 
 def merged_configuration(

@@ -33,7 +33,9 @@ from dagster_delta.engines.spark.read.row_positions import (
 from dagster_delta.engines.spark.session.active_session import is_spark_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
+    declared_column,
     from_spark_schema,
+    padded_column,
     sql_column,
     to_spark_schema,
     to_spark_type,
@@ -51,6 +53,7 @@ from dagster_delta.engines.statements.merge_plan import (
     ambiguous_matches,
     key_condition,
     repeated_keys,
+    with_lengths,
 )
 from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
@@ -114,6 +117,16 @@ class SparkMergeSource:
         functions = functions_of(frame)
         numbered = frame.withColumn(ROW_NUMBER, functions.monotonically_increasing_id())
         return cls(numbered.localCheckpoint(), schema, table)
+
+    def padded(self, lengths: Mapping[str, int]) -> SparkMergeSource:
+        """The source with some columns as CHAR(n), by the length of each."""
+        schema, functions = with_lengths(self.schema, lengths), functions_of(self.frame)
+        frame = self.frame
+        for name in lengths:
+            field = schema.field(name)
+            padded = padded_column(functions.col(quote(name)), field, functions)
+            frame = frame.withColumn(name, declared_column(padded, field))
+        return replace(self, frame=frame, schema=schema)
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
         """The summary of the keys. Raises as `MergeSource` says.
