@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -53,3 +55,36 @@ def test_an_append_only_table_is_not_repaired() -> None:
     assert table.fsck().files.num_rows == 1
     with pytest.raises(UnsupportedFeature, match="append-only"):
         table.fsck(dry_run=False)
+
+
+def test_fsck_and_health_report_second_optimize_of_deltalake_that_doubles_rows(
+    tmp_path: Path,
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    uri = str(tmp_path / "t")
+    for number in range(3):
+        deltalake.write_deltalake(uri, pa.table({"a": [number]}), mode="append")
+    one, other = deltalake.DeltaTable(uri), deltalake.DeltaTable(uri)
+    one.optimize.compact()
+    assert DeltaTable(uri).health().repeated_removals == ()
+    assert DeltaTable(uri).fsck().repeated_removals == ()
+    other.optimize.compact()
+    assert DeltaTable(uri).health().repeated_removals == (4,)
+    assert DeltaTable(uri).fsck().repeated_removals == (4,)
+    DeltaTable(uri).checkpoint()
+    # The commits before a checkpoint are read by FSCK alone.
+    assert DeltaTable(uri).health().repeated_removals == ()
+    assert DeltaTable(uri).fsck().repeated_removals == (4,)
+
+
+def test_fsck_reports_no_commit_that_removes_files_which_restore_added_again(
+    tmp_path: Path,
+) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(pa.table({"a": [1]}))
+    table.delete("true")
+    table.restore(0)
+    table.delete("true")
+    assert table.version() == 3
+    assert table.fsck().repeated_removals == ()
+    assert table.health().repeated_removals == ()

@@ -37,6 +37,7 @@ DEFAULT_THRESHOLDS: Mapping[str, float] = {
     "deleted_share": 0.2,
     "commits_since_checkpoint": 100,
     "damaged_log_files": 0,
+    "repeated_removals": 0,
 }
 """Largest allowed values of a table that needs no maintenance."""
 

@@ -154,11 +154,18 @@ class FsckConfig(OperationConfig):
         )
         for file in named:
             log.warning(f"fsck: the {file['missing']} of {file['path']} is missing")
+        if result.repeated_removals:
+            versions = ", ".join(map(str, result.repeated_removals[:_MAX_NAMED_FILES]))
+            log.warning(
+                f"fsck: the commits of the versions {versions} removed files that were removed "
+                "before, so rows may be in the table twice: compare it with the version before"
+            )
         return (
             summary,
             {
                 "delta/fsck_missing_files": result.files.num_rows,
                 "delta/fsck_removed_files": result.num_removed,
+                "delta/fsck_repeated_removals": len(result.repeated_removals),
                 "delta/fsck_first_files": dg.MetadataValue.json(named),
             },
         )
@@ -462,6 +469,7 @@ def health_metadata(health: TableHealth) -> RawMetadata:
         "delta/partition_skew": round(health.partition_skew, 2),
         "delta/commits_since_checkpoint": health.commits_since_checkpoint,
         "delta/damaged_log_files": len(health.damaged_log_files),
+        "delta/repeated_removals": len(health.repeated_removals),
     }
 
 
@@ -597,4 +605,5 @@ _FACTS: Mapping[str, Callable[[TableHealth], str]] = {
     "deleted rows": lambda health: f"{health.num_deleted_records:,}",
     "commits since checkpoint": lambda health: f"{health.commits_since_checkpoint:,}",
     "damaged files of the log": lambda health: f"{len(health.damaged_log_files):,}",
+    "commits that removed removed files": lambda health: f"{len(health.repeated_removals):,}",
 }

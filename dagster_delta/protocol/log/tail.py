@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -106,6 +106,26 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
         for commit in tail.commits:
             _take_actions(tail, _lines([commit], _KEY_DECODER), commit)
     return tail
+
+
+def repeated_removals(tails: Iterable[LogTail]) -> tuple[int, ...]:
+    """Versions of the commits that remove files which an earlier one of these commits has removed.
+
+    Such a commit did not see the earlier one, so the rows that it wrote instead may be in the table
+    twice: OPTIMIZE of deltalake 1.6.6 commits in this way after another OPTIMIZE.
+    """
+    removed: set[str] = set()
+    found: list[int] = []
+    for tail in tails:
+        actions = zip(tail.keys, tail.ordinals, strict=True)
+        for commit, counts in zip(tail.commits, tail.contents, strict=True):
+            own = list(islice(actions, counts.num_adds + counts.num_removes))
+            removes = {key for key, ordinal in own if ordinal < 0}
+            if not (commit.is_compacted or removed.isdisjoint(removes)):
+                found.append(commit.version)
+            removed |= removes
+            removed.difference_update(key for key, ordinal in own if ordinal >= 0)
+    return tuple(found)
 
 
 def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -> None:

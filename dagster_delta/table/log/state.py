@@ -41,6 +41,7 @@ from dagster_delta.protocol.log.tail import (
     decode_tail,
     reconcile_tail,
     remove_columns,
+    repeated_removals,
 )
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
@@ -182,6 +183,11 @@ class LogState:
                 decode_tail(newest)
             check_file_actions(newest)
             self._newest_is_whole = True
+
+    @_despite_damage
+    def repeated_removals(self) -> tuple[int, ...]:
+        """As the function of that name, of the commits that this version is read from."""
+        return repeated_removals(self._load()[1])
 
     @property
     def damaged_files(self) -> tuple[str, ...]:

@@ -158,6 +158,12 @@ class LogVersion:
         if self._comparison is not None and self._comparison.contradiction is not None:
             raise self._comparison.contradiction
 
+    def repeated_removals(self) -> tuple[int, ...]:
+        """Versions of commits since the checkpoint, as far as they were read, that remove files
+        which an earlier one has removed.
+        """
+        return self._state.repeated_removals()
+
     @property
     def damaged_log_files(self) -> tuple[str, ...]:
         """Damaged files of the log found so far that the version does not need, relative to the

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.features.deletion_vectors import vector_file
 from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.tail import decode_tail, repeated_removals
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.transaction.file_actions import descriptor_of, tombstones
 from dagster_delta.table.transaction.transaction import Transaction
 
@@ -43,6 +45,10 @@ class MissingFiles:
     snapshot: Snapshot
     """The table after the FSCK."""
 
+    repeated_removals: tuple[int, ...] = ()
+    """Versions of commits in the log that removed files which were removed before: rows may be in
+    the table twice. Restore the version before the first of them, or delete the rows."""
+
     @property
     def version(self) -> int:
         """Version of the table after the FSCK."""
@@ -67,7 +73,8 @@ def repair_table(
     kinds = ["deletion vector" if data else "data file" for data in has_data.to_pylist()]
     broken = pc.invert(pc.and_(has_data, has_vector))
     found = files.select(["path", "size_bytes"]).append_column("missing", string_column(kinds))
-    result = MissingFiles(dry_run, found.filter(broken), 0, snapshot)
+    repeated = _repeated_removals(store, snapshot.version)
+    result = MissingFiles(dry_run, found.filter(broken), 0, snapshot, repeated)
     if dry_run or not lost.num_rows:
         return result
     transaction = Transaction(store, snapshot, clock=clock)
@@ -82,7 +89,15 @@ def repair_table(
         },
         user_info=commit_info,
     )
-    return MissingFiles(False, result.files, lost.num_rows, committed.snapshot)
+    return MissingFiles(False, result.files, lost.num_rows, committed.snapshot, repeated)
+
+
+def _repeated_removals(store: ObjectStore, newest: int) -> tuple[int, ...]:
+    """Of all commits that the log holds up to a version, read some at a time."""
+    listing = list_log(store, end=newest)
+    first = listing.first_commit_before(newest)
+    commits = read_versions(store, listing, range(first, newest + 1))
+    return repeated_removals(decode_tail([commit]) for commit in commits)
 
 
 def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:

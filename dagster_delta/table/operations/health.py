@@ -41,6 +41,10 @@ class TableHealth:
     """Damaged files of the log that the version does not need while no clean-up deletes the
     commits: write a new checkpoint. Only damage in files that were read is found."""
 
+    repeated_removals: tuple[int, ...] = ()
+    """Versions of commits that removed files which were removed before: rows may be in the table
+    twice. Only the commits that this version was read from are compared; FSCK compares all."""
+
     @property
     def average_file_bytes(self) -> float:
         """Mean size of a file; 0 if there are no files."""
@@ -90,6 +94,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         - (-1 if checkpoint is None else checkpoint.version),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         damaged_log_files=snapshot.damaged_log_files,
+        repeated_removals=snapshot.repeated_removals(),
     )
 
 
