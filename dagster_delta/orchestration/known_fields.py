@@ -29,7 +29,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _OneAsset = dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset
-_NAMES_OF_ASSETS = {"Any", "Asset", "AssetReference", "AssetsDefinition", "object"}
+_NAMES_OF_ASSETS = {"Any", "Asset", "AssetReference", "AssetsDefinition", "WatchedTable", "object"}
 """Names of annotations that take one asset."""
 
 _LOCATIONS = frozenset({"root_uri", "uri"})

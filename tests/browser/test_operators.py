@@ -102,8 +102,8 @@ def test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on(
 
     deltalake.write_deltalake(bookings, pa.table({"seat": ["2B", "2C"]}), mode="append")
     ui.page.get_by_role("button", name="Runs", exact=True).click()
-    for tag in ("delta/from_version: 1", "delta/to_version: 1", "delta/rows: 2"):
-        expect(ui.page.get_by_text(tag).first).to_be_visible()
+    tag = "delta/commits: bookings version 1 (WRITE, 2 rows)"
+    expect(ui.page.get_by_text(tag).first).to_be_visible()
     expect(ui.page.get_by_text("Success", exact=True).first).to_be_visible()
 
 

@@ -19,6 +19,7 @@ from dagster_delta.orchestration.op_outputs import (
     find_lasting_tables,
 )
 from dagster_delta.orchestration.sensors.sensors import delta_table_sensor
+from dagster_delta.orchestration.sensors.table_watcher import TABLE_URI_TAG
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_discovery import find_tables
@@ -268,7 +269,7 @@ def test_sensor_of_a_root_runs_nothing_for_tables_of_op_outputs(lake, run_id):
         )
         tick = sensor.evaluate_tick(context)
         cursor = tick.cursor
-        found += [request.tags["delta/table_uri"] for request in tick.run_requests]
+        found += [request.tags[TABLE_URI_TAG] for request in tick.run_requests]
         lake.materialize(orders)
     assert {uri.rpartition("/")[2] for uri in found} == LASTING
 

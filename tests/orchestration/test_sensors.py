@@ -29,8 +29,13 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.orchestration.sensors import sensors
+from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.sensors.table_watcher import (
+    FROM_VERSION_TAG,
+    TABLE_ID_TAG,
+    TABLE_URI_TAG,
+    TO_VERSION_TAG,
     DeltaCommitRange,
     SensorState,
     TableChanges,
@@ -96,7 +101,7 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def daemon(instance: dg.DagsterInstance) -> Callable[..., Daemon]:
-    def make(*tables: str, feed: bool = False, **options: Any) -> Daemon:
+    def make(*tables: Any, feed: bool = False, **options: Any) -> Daemon:
         factory = delta_change_feed_sensor if feed else delta_table_sensor
         options.setdefault("target", [summary])
         return Daemon(instance, factory("watch", tables, **options))
@@ -108,9 +113,11 @@ def table_id(uri: str) -> str:
     return DeltaTable(uri).snapshot().metadata.id
 
 
-def run_key(uri: str, version: int) -> str:
+def run_key(uri: str, version: int, watch: Daemon | None = None) -> str:
+    """The key of a run; of one for commits that are older than a watch, if that is given."""
     commit = hashlib.sha256(open_store(uri).read(commit_path(version))).hexdigest()[:32]
-    digest = hashlib.sha256(f"{uri} {commit}".encode()).hexdigest()
+    started = "" if watch is None else f" {watch.table(uri)['started_at_ms']}"
+    digest = hashlib.sha256(f"{uri} {commit}{started}".encode()).hexdigest()
     return f"{table_id(uri)}:{version}:{digest[:8]}"
 
 
@@ -127,9 +134,10 @@ def test_the_first_tick_starts_at_the_latest_version(daemon, uri) -> None:
 
 def test_the_first_tick_may_start_earlier(daemon, uri) -> None:
     append(uri, 2)
-    assert daemon(uri, start_from="earliest").run_keys() == [run_key(uri, 1)]
+    watch = daemon(uri, start_from="earliest")
+    assert watch.run_keys() == [run_key(uri, 1, watch)]
     (request,) = daemon(uri, start_from=1).requests()
-    assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "1")
+    assert (request.tags[FROM_VERSION_TAG], request.tags[TO_VERSION_TAG]) == ("1", "1")
 
 
 def test_a_run_learns_the_range_of_commits_from_its_config_and_tags(instance, uri) -> None:
@@ -148,13 +156,15 @@ def test_a_run_learns_the_range_of_commits_from_its_config_and_tags(instance, ur
     assert result.output_for_node("report") == "1-2"
     assert request.tags == {
         "a": "b",
-        "delta/table_uri": uri,
-        "delta/table_id": table_id(uri),
-        "delta/from_version": "1",
-        "delta/to_version": "2",
-        "delta/operations": "WRITE",
-        "delta/rows": "3",
+        # The only one that the UI shows.
+        "delta/commits": "events versions 1 to 2 (WRITE, 3 rows)",
+        TABLE_URI_TAG: uri,
+        TABLE_ID_TAG: table_id(uri),
+        FROM_VERSION_TAG: "1",
+        TO_VERSION_TAG: "2",
     }
+    hidden = [tag for tag in request.tags if tag.startswith(".dagster/")]
+    assert len(hidden) == len(request.tags) - 2
 
 
 def test_the_cursor_survives_a_restart_of_the_daemon(tmp_path, uri) -> None:
@@ -206,7 +216,7 @@ def test_commits_after_a_lost_cursor_do_not_change_the_run_that_was_started(
     (again,) = watch.requests()
     assert again.run_key == first[0].run_key
     (later,) = watch.requests()
-    assert (later.tags["delta/from_version"], later.tags["delta/to_version"]) == ("3", "4")
+    assert (later.tags[FROM_VERSION_TAG], later.tags[TO_VERSION_TAG]) == ("3", "4")
     assert not watch.requests()
 
 
@@ -231,7 +241,7 @@ def test_changes_that_have_waited_keep_their_run_after_a_lost_cursor(
     assert not watch.requests()
     now_ms += 60_000
     (later,) = watch.requests()
-    assert later.tags["delta/from_version"] == "2"
+    assert later.tags[FROM_VERSION_TAG] == "2"
 
 
 def test_partitions_that_had_no_run_yet_get_it_after_a_lost_cursor(daemon, instance, uri) -> None:
@@ -269,8 +279,7 @@ def test_only_the_operations_that_were_asked_for_count(daemon, uri) -> None:
     append(uri, 3)
     deltalake.DeltaTable(uri).delete("id = 3")
     (request,) = watch.requests()
-    assert request.tags["delta/operations"] == "DELETE"
-    assert (request.tags["delta/from_version"], request.tags["delta/rows"]) == ("3", "1")
+    assert request.tags["delta/commits"] == "events version 3 (DELETE, 1 row)"
 
 
 @pytest.mark.parametrize(
@@ -389,7 +398,7 @@ def test_few_rows_wait_until_there_are_enough(daemon, uri) -> None:
     assert "Changes wait: " in str(waiting.skip_reason)
     append(uri, 3, 4)
     (request,) = watch.requests()
-    assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "2")
+    assert (request.tags[FROM_VERSION_TAG], request.tags[TO_VERSION_TAG]) == ("1", "2")
     assert watch.run_keys() == []
 
 
@@ -533,8 +542,8 @@ def test_changes_of_a_day_that_has_not_ended_get_their_run_when_it_has(daemon, t
     (request,) = tomorrow.requests()
     assert request.partition_key == today
     assert request.run_key == f"{run_key(uri, 4)}:{today}"
-    assert request.tags["delta/from_version"] == "1"
-    assert request.tags["delta/to_version"] == "4"
+    assert request.tags[FROM_VERSION_TAG] == "1"
+    assert request.tags[TO_VERSION_TAG] == "4"
     assert not tomorrow.requests()
 
 
@@ -753,7 +762,7 @@ def test_all_tables_below_a_root_are_watched_new_ones_from_their_first_commit(
     assert watch.run_keys() == []
     append(str(tmp_path / "raw/b"), 2)
     append(str(tmp_path / "c"), 1)
-    tagged = {each.tags["delta/table_uri"] for each in watch.requests()}
+    tagged = {each.tags[TABLE_URI_TAG] for each in watch.requests()}
     assert tagged == {str(tmp_path / "raw/b"), str(tmp_path / "c")}
 
 
@@ -793,8 +802,9 @@ def test_a_copy_of_a_table_gets_runs_of_its_own(daemon, uri, tmp_path) -> None:
     copied = str(tmp_path / "lake" / "copied")
     append(uri, 2)
     shutil.copytree(uri, copied)
-    keys = daemon(uri, copied, start_from="earliest").run_keys()
-    assert sorted(keys) == sorted([run_key(uri, 1), run_key(copied, 1)])
+    watch = daemon(uri, copied, start_from="earliest")
+    keys = watch.run_keys()
+    assert sorted(keys) == sorted([run_key(uri, 1, watch), run_key(copied, 1, watch)])
     assert len(set(keys)) == 2
 
 
@@ -832,7 +842,7 @@ def test_a_restored_table_is_a_change(daemon, uri) -> None:
     watch.tick()
     deltalake.DeltaTable(uri).restore(0)
     (request,) = watch.requests()
-    assert request.tags["delta/operations"] == "RESTORE"
+    assert "(RESTORE" in request.tags["delta/commits"]
 
 
 def test_a_cleaned_log_fails_the_tick(daemon, uri) -> None:
@@ -1031,3 +1041,64 @@ def test_a_tick_says_that_commits_changed_no_partition_of_the_target(daemon, uri
     append(uri, 2, day="2030-01-01")
     reason = watch.tick().skip_reason
     assert reason.skip_message == f"No partition to run for: 1 commit of {uri}, up to version 1"
+
+
+@pytest.mark.parametrize("reset", ["cursor", "table", "version"])
+def test_commits_get_their_runs_again_after_the_cursor_was_reset(
+    daemon, instance, uri, reset
+) -> None:
+    append(uri, 2)
+    watch = daemon(uri, start_from="earliest")
+    first = watch.requests()
+    start(instance, first)
+    assert watch.run_keys() == []
+    cursors = {
+        "cursor": None,
+        "table": json.dumps({"tables": {uri: None}}),
+        "version": json.dumps({"tables": {uri: {"log": {"version": 0}}}}),
+    }
+    watch.cursor = cursors[reset]
+    (again,) = watch.requests()
+    assert again.tags[TO_VERSION_TAG] == "1"
+    assert again.run_key != first[0].run_key
+    append(uri, 3)
+    before = watch.cursor
+    keys = watch.run_keys()
+    watch.cursor = before
+    # The same again if only the cursor of this tick was lost.
+    assert watch.run_keys() == keys == [run_key(uri, 2, watch)]
+
+
+def test_a_location_without_a_table_fails_after_its_time(daemon, tmp_path, monkeypatch) -> None:
+    now = [clock.now_ms()]
+    monkeypatch.setattr(clock, "now_ms", lambda: now[0])
+    later = str(tmp_path / "later")
+    watch, day = daemon(later, start_from="earliest"), 86_400_000
+    assert "Not there yet" in str(watch.tick().skip_reason)
+    now[0] += day - 1
+    assert "Not there yet" in str(watch.tick().skip_reason)
+    now[0] += 1
+    for _ in range(2):
+        with pytest.raises(TableNotFound, match=r"no table here since .* check the location"):
+            watch.tick()
+    append(later, 1)
+    assert len(watch.run_keys()) == 1
+    with pytest.raises(TableNotFound, match="fail_missing_after_seconds, now 0"):
+        daemon(str(tmp_path / "typo"), fail_missing_after_seconds=0).tick()
+
+
+def test_a_sensor_takes_the_observable_asset_of_its_table(daemon, uri) -> None:
+    events = observable_delta_asset(["raw", "events"], uri)
+    watch = daemon(events, asset_key=events)
+    watch.tick()
+    append(uri, 2)
+    result = watch.tick()
+    assert [request.run_key for request in result.run_requests or ()] == [run_key(uri, 1)]
+    assert [event.asset_key for event in result.asset_events] == [events.key]
+    # One spec of the asset is as good.
+    assert daemon(*events.specs).tick().cursor == daemon(uri).tick().cursor
+
+
+def test_an_asset_without_a_location_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="does not know the location of summary"):
+        delta_table_sensor("watch", summary, target=[summary])

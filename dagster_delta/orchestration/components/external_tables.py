@@ -103,6 +103,7 @@ class SensorOptions(DeltaAttributes):
     run_tags: dict[str, str] = Field(default={})
     max_commits_per_tick: int = 100
     max_runs_per_tick: int = 100
+    fail_missing_after_seconds: float | None = None
     minimum_interval_seconds: int | None = None
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED
     description: str | None = None

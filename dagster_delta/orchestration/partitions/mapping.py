@@ -145,7 +145,7 @@ class PartitionMapping:
 
 def keys_of_input(context: dg.InputContext) -> Sequence[str]:
     """The partition keys to load for an input: those of Dagster that its mapping asks for. Where
-    `exclusions` leave out the start of a window, Dagster 1.13.29 adds the partition before it.
+    `exclusions` leave out the start of a window, Dagster 1.13.27 adds the partition before it.
     """
     keys, definition = context.asset_partition_keys, context.asset_partitions_def
     if not any(getattr(part, "exclusions", None) for part in dimensions_of(definition).values()):
@@ -339,7 +339,7 @@ def _is_date(text: str) -> bool:
 
 def _key_at(definition: dg.TimeWindowPartitionsDefinition, moment: datetime) -> str | None:
     """The key of the window that holds a moment; None if no window does: for a moment in a window
-    that `exclusions` leave out, Dagster 1.13.29 answers with the window before it.
+    that `exclusions` leave out, Dagster 1.13.27 answers with the window before it.
     """
     key = definition.get_partition_key_for_timestamp(moment.timestamp())
     window = definition.time_window_for_partition_key(key)

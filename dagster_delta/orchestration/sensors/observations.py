@@ -133,7 +133,7 @@ def observable_delta_asset(
 
 
 def check_freshness_policy(key: dg.AssetKey, policy: object) -> None:
-    """Refuse a freshness policy on an asset that is only observed: Dagster 1.13.29 evaluates
+    """Refuse a freshness policy on an asset that is only observed: Dagster 1.13.27 evaluates
     materializations alone, and shows such an asset as unknown for ever.
     """
     if policy is not None:

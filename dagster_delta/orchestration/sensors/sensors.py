@@ -23,13 +23,17 @@ import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
-from dagster_delta.orchestration.io.asset_options import check_choice, names_of
+from dagster_delta.orchestration.io.asset_options import asset_key_of, check_choice, names_of
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
 from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
 from dagster_delta.orchestration.quarantine import without_quarantines
 from dagster_delta.orchestration.sensors.table_watcher import (
+    FROM_VERSION_TAG,
+    TABLE_ID_TAG,
+    TABLE_URI_TAG,
+    TO_VERSION_TAG,
     AssetEventKind,
     CommitRules,
     PartitionFilter,
@@ -42,15 +46,21 @@ from dagster_delta.orchestration.sensors.table_watcher import (
     poll_tables,
 )
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.table_metadata import declared_location, spell_time
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.watch import StartFrom
+
+WatchedTable: TypeAlias = str | dg.AssetsDefinition | dg.AssetSpec
+"""The location of a table, or its asset, such as that of `observable_delta_asset`."""
 
 AssetKeyFor: TypeAlias = Callable[[str], dg.AssetKey]
 """Maps the location of an external table to the key of its asset."""
 
 RunConfigFor: TypeAlias = Callable[[TableChanges], "dg.RunConfig | Mapping[str, Any]"]
 """Maps the commits of a run to its config."""
+
+_MISSING_S = 86_400
 
 # A longer list is not useful.
 _MAX_NAMED = 10
@@ -85,8 +95,8 @@ class DeltaSensorOptions(TypedDict, total=False):
             from dimension to column.
         partition_keys: Alternative to `partition_expr`: a function from the values of a table
             partition to partition keys.
-        asset_key: Report each commit on this asset; for several tables, a function from location to
-            asset key.
+        asset_key: Report each commit on this asset (or key); for several tables, a function from
+            location to asset key.
         asset_event: Event type of reported commits: `materialization` (the default; automation
             conditions react to it) or `observation`.
         run_config: Run config, or a function from the `TableChanges` of a run to its config.
@@ -94,6 +104,8 @@ class DeltaSensorOptions(TypedDict, total=False):
         max_commits_per_tick: Maximum number of commits that one tick reads per table; 100 by
             default.
         max_runs_per_tick: Maximum number of runs that one tick requests; 100 by default.
+        fail_missing_after_seconds: A location without a table waits for its first commit, and fails
+            the tick after this time, in seconds; 86,400 (a day) by default, `math.inf` for never.
         minimum_interval_seconds: Minimum number of seconds between two ticks.
         default_status: Whether the sensor is initially running; it is stopped by default.
         description: Description of the sensor.
@@ -119,6 +131,7 @@ class DeltaSensorOptions(TypedDict, total=False):
     run_tags: Mapping[str, str]
     max_commits_per_tick: int
     max_runs_per_tick: int
+    fail_missing_after_seconds: float
     minimum_interval_seconds: int
     default_status: dg.DefaultSensorStatus
     description: str
@@ -127,17 +140,17 @@ class DeltaSensorOptions(TypedDict, total=False):
 @checked_arguments(DeltaSensorOptions)
 def delta_table_sensor(
     name: str,
-    tables: str | Sequence[str] = (),
+    tables: WatchedTable | Sequence[WatchedTable] = (),
     **options: Unpack[DeltaSensorOptions],
 ) -> dg.SensorDefinition:
     """A sensor that requests a run when commits change the rows of a table.
 
-    The run key is `table_id:version:digest[:partition]`; tags name the table, the range of commits,
-    the operations and the rows.
+    The run key is `table_id:version:digest[:partition]`; the tag `delta/commits` names the table,
+    the commits, the operations and the rows.
 
     Args:
         name: of the sensor.
-        tables: location of a table, or of several.
+        tables: location of a table, or its observable asset; or several.
         options: see `DeltaSensorOptions`.
 
     Raises:
@@ -153,7 +166,7 @@ def delta_table_sensor(
 @checked_arguments(DeltaSensorOptions)
 def delta_change_feed_sensor(
     name: str,
-    tables: str | Sequence[str] = (),
+    tables: WatchedTable | Sequence[WatchedTable] = (),
     **options: Unpack[DeltaSensorOptions],
 ) -> dg.SensorDefinition:
     """Like `delta_table_sensor`, for tables with a change data feed.
@@ -164,7 +177,7 @@ def delta_change_feed_sensor(
 
     Args:
         name: of the sensor.
-        tables: location of a table, or of several.
+        tables: location of a table, or its observable asset; or several.
         options: see `DeltaSensorOptions`.
 
     Raises:
@@ -175,7 +188,7 @@ def delta_change_feed_sensor(
 
 def _sensor(
     name: str,
-    tables: str | Sequence[str],
+    tables: WatchedTable | Sequence[WatchedTable],
     options: DeltaSensorOptions,
     *,
     needs_change_feed: bool,
@@ -195,13 +208,15 @@ def _sensor(
 
 def _watch(
     name: str,
-    tables: str | Sequence[str],
+    tables: WatchedTable | Sequence[WatchedTable],
     options: DeltaSensorOptions,
     *,
     needs_change_feed: bool,
 ) -> Watch:
     # In the store's spelling, so that one table has one name in the cursor.
-    listed = tuple(dict.fromkeys(uri.rstrip("/") or uri for uri in names_of(tables)))
+    given = [tables] if isinstance(tables, WatchedTable) else tables
+    located = [_location(name, table) for table in given]
+    listed = tuple(dict.fromkeys(uri.rstrip("/") or uri for uri in located))
     root = options.get("root")
     if bool(listed) == bool(root):
         raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
@@ -238,6 +253,21 @@ def _watch(
     )
 
 
+def _location(name: str, table: WatchedTable) -> str:
+    """The location of a table, or that which its asset declares."""
+    if isinstance(table, str):
+        return table
+    specs = list(table.specs) if isinstance(table, dg.AssetsDefinition) else [table]
+    uri = declared_location(specs[0].metadata)
+    if uri is None or len(specs) > 1:
+        keys = ", ".join(spec.key.to_user_string() for spec in specs)
+        raise InvalidArgument(
+            f"sensor {name} does not know the location of {keys}: only single assets such as those "
+            "of observable_delta_asset declare it; give the location of the table"
+        )
+    return uri
+
+
 def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
     expression, keys = options.get("partition_expr"), options.get("partition_keys")
     partitions_def = options.get("partitions_def")
@@ -256,14 +286,14 @@ def _asset_key(name: str, options: DeltaSensorOptions, *, several: bool) -> Asse
     given = options.get("asset_key")
     if given is None:
         return None
-    if callable(given) and not isinstance(given, dg.AssetKey):
+    if callable(given) and not isinstance(given, dg.AssetKey | dg.AssetsDefinition):
         return lambda uri: dg.AssetKey.from_coercible(given(uri))
     if several:
         raise InvalidArgument(
             f"Sensor {name} watches several tables: its asset_key is a function from the location "
             "of a table to the key of its asset"
         )
-    key = dg.AssetKey.from_coercible(given)
+    key = asset_key_of(given)
     return lambda _uri: key
 
 
@@ -342,11 +372,14 @@ class Watch:
         known, state = before.tables.get(polled.uri), polled.state
         if known is None or state is None or state.waiting is None or not polled.commits:
             return polled
+        if state.started_at_ms != known.started_at_ms:
+            # It started over in this tick: the runs of before are not meant.
+            return polled
         tags = {
             "dagster/sensor_name": self.sensor_name,
-            "delta/table_uri": polled.uri,
-            "delta/table_id": state.waiting.table_id,
-            "delta/from_version": str(state.waiting.from_version),
+            TABLE_URI_TAG: polled.uri,
+            TABLE_ID_TAG: state.waiting.table_id,
+            FROM_VERSION_TAG: str(state.waiting.from_version),
         }
         try:
             found = context.instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
@@ -355,7 +388,7 @@ class Watch:
             return polled
         if not found:
             return polled
-        commits = int(found[0].dagster_run.tags["delta/to_version"]) - known.log.version
+        commits = int(found[0].dagster_run.tags[TO_VERSION_TAG]) - known.log.version
         if commits <= 0:
             return PollResult(polled.uri, known, was_requested=True)
         rules = replace(
@@ -405,6 +438,8 @@ class _Tick:
             if polled.error is not None:
                 raise polled.error
             assert state is not None  # noqa: S101  there is one unless the poll failed
+            if state.missing_since_ms is not None:
+                self._check_missing(polled.uri, state.missing_since_ms)
             events = self._commit_events(polled, state)
             waiting, later, requests = self._run_requests(polled, state)
         except DeltaError as error:
@@ -412,7 +447,7 @@ class _Tick:
             return
         self.events += events
         self.requests += requests
-        self.tables[polled.uri] = TableState(log=state.log, waiting=waiting, later=later)
+        self.tables[polled.uri] = msgspec.structs.replace(state, waiting=waiting, later=later)
         if waiting is not None:
             group, text = "Changes wait", f"{polled.uri}: {self._waiting_text(waiting)}"
         elif later is not None and not requests:
@@ -422,6 +457,15 @@ class _Tick:
             known = self.before.tables.get(polled.uri)
             group, text = _outcome(polled, state, known, is_reported=bool(events))
         self.outcomes[group].append(text)
+
+    def _check_missing(self, uri: str, since_ms: int) -> None:
+        seconds = self.watch.options.get("fail_missing_after_seconds", _MISSING_S)
+        if self.now_ms - since_ms >= seconds * 1000:
+            raise TableNotFound(
+                f"There is no table here since {spell_time(since_ms)} UTC: check the location, or "
+                f"let the sensor wait longer by fail_missing_after_seconds, now {seconds:,.0f}",
+                table=uri,
+            )
 
     def _fail(self, uri: str, error: DeltaError) -> None:
         error.table = error.table or uri

@@ -24,7 +24,7 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted, shown
 from dagster_delta.orchestration.table_metadata import DATA_VERSION_TAG
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
@@ -40,6 +40,12 @@ from dagster_delta.table.read.watch import (
 
 # Requests mostly wait for the network: 500 tables take 16 rounds.
 _TABLES_AT_ONCE = 32
+
+# Dagster hides tags with this prefix.
+TABLE_URI_TAG = ".dagster/delta_table_uri"
+TABLE_ID_TAG = ".dagster/delta_table_id"
+FROM_VERSION_TAG = ".dagster/delta_from_version"
+TO_VERSION_TAG = ".dagster/delta_to_version"
 
 PartitionFilter: TypeAlias = (
     Mapping[str, Collection[str | None]] | Callable[[Mapping[str, str | None]], bool]
@@ -127,6 +133,9 @@ class CommitRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     change_files: tuple[str, ...] = ()
     """Change data files, with paths as in the log; empty if the changes follow from added and
     removed data files."""
+    started_at_ms: int | None = None
+    """When the watch began with commits that are older than it; part of the run keys, as an earlier
+    watch may have requested runs for the same commits."""
 
 
 class WaitingChanges(CommitRange, frozen=True, kw_only=True):
@@ -142,7 +151,9 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
     """Partition keys whose runs wait for the next ticks; None before the first run."""
 
     @classmethod
-    def of(cls, commit: CommitSummary, seen_at_ms: int) -> WaitingChanges:
+    def of(
+        cls, commit: CommitSummary, seen_at_ms: int, started_at_ms: int | None
+    ) -> WaitingChanges:
         """One commit, which has the partitions to include."""
         return cls(
             table_id=commit.table_id,
@@ -153,6 +164,7 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
             operations=() if commit.operation is None else (commit.operation,),
             committers=() if commit.committer is None else (commit.committer,),
             change_files=tuple(commit.change_files),
+            started_at_ms=started_at_ms,
             seen_at_ms=seen_at_ms,
             partitions=tuple(map(dict, commit.partitions)),
         )
@@ -198,6 +210,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting: WaitingChanges | None = None
     later: WaitingChanges | None = None
     """Commits whose `unsent_keys` are time windows that have not ended yet."""
+    started_at_ms: int | None = None
+    """As in `CommitRange`."""
+    missing_since_ms: int | None = None
+    """When a tick first found no table, in milliseconds since the epoch."""
 
 
 class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -294,12 +310,16 @@ def _look(
         # Its last commits are still being delivered; newer ones wait in the log.
         return PollResult(uri, known)
     if known is None:
+        start_from = "earliest" if is_new else rules.start_from
         try:
-            start = start_cursor(store, "earliest" if is_new else rules.start_from)
+            start = start_cursor(store, start_from)
         except TableNotFound:
             # Every commit from here on is new.
             start = LogCursor(version=NOTHING_SEEN)
-        known = TableState(log=start)
+        known = TableState(log=start, started_at_ms=None if start_from == "latest" else now_ms)
+    elif known.log.commit_digest is None and known.log.version != NOTHING_SEEN:
+        # Somebody has set the version by hand.
+        known = msgspec.structs.replace(known, started_at_ms=now_ms)
     cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits_per_tick)
     selected = []
     ignored: dict[str, None] = {}
@@ -310,10 +330,15 @@ def _look(
             ignored[commit.operation or "unknown operation"] = None
             continue
         selected.append(included)
-        found = WaitingChanges.of(included, now_ms)
+        found = WaitingChanges.of(included, now_ms, known.started_at_ms)
         waiting = found if waiting is None else waiting.followed_by(found)
-    state = TableState(log=cursor, waiting=waiting, later=known.later)
     is_missing = cursor.version == NOTHING_SEEN
+    state = msgspec.structs.replace(
+        known,
+        log=cursor,
+        waiting=waiting,
+        missing_since_ms=(known.missing_since_ms or now_ms) if is_missing else None,
+    )
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
 
 
@@ -360,29 +385,35 @@ class TableChanges(CommitRange, frozen=True, kw_only=True):
     @property
     def run_key(self) -> str:
         """`table_id:version:digest[:partition]`: Dagster starts only one run per key. The digest of
-        the location and the commit distinguishes copies of a table, and the versions of a log that
-        was set back.
+        the location and the commit distinguishes copies of a table, the versions of a log that was
+        set back, and the same commits after the cursor was reset.
         """
         digest = None
         if self.commit_digest is not None:
             identity = f"{self.table_uri} {self.commit_digest}"
+            if self.started_at_ms is not None:
+                identity += f" {self.started_at_ms}"
             digest = hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH]
         parts = (self.table_id, str(self.to_version), digest, self.partition_key)
         return ":".join(part for part in parts if part is not None)
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the run."""
-        tags = {
-            "delta/table_uri": self.table_uri,
-            "delta/table_id": self.table_id,
-            "delta/from_version": str(self.from_version),
-            "delta/to_version": str(self.to_version),
-            "delta/operations": ", ".join(self.operations),
-        }
+        """Tags of the run: one for people, and those that `RunsFilter` finds the run by, which the
+        UI of Dagster does not show.
+        """
+        first, last, facts = self.from_version, self.to_version, ", ".join(self.operations)
+        versions = f"version {last}" if first == last else f"versions {first} to {last}"
         if self.rows is not None:
-            tags["delta/rows"] = str(self.rows)
-        return {key: value for key, value in tags.items() if value}
+            facts += f"{', ' if facts else ''}{counted(self.rows, 'row')}"
+        name = self.table_uri.rpartition("/")[2]
+        return {
+            "delta/commits": f"{name} {versions}" + (f" ({facts})" if facts else ""),
+            TABLE_URI_TAG: self.table_uri,
+            TABLE_ID_TAG: self.table_id,
+            FROM_VERSION_TAG: str(first),
+            TO_VERSION_TAG: str(last),
+        }
 
     def commit_range(self) -> DeltaCommitRange:
         """The range, as config of an asset or op."""
