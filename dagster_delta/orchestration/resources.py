@@ -110,13 +110,13 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         return self.session
 
     def stop_shared_server(self) -> None:
-        """End the shared server that this process has joined, for all that use it. Without this
-        call it ends after `idle_minutes`.
+        """End the shared server of these settings that this process has joined, for all that use
+        it. Without this call it ends after `idle_minutes`.
         """
         if self.shared:
             from dagster_delta.engines.spark.session.shared_server import stop_shared_server
 
-            stop_shared_server()
+            stop_shared_server(self._shared_settings())
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to provide your own session."""
@@ -152,18 +152,11 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def _join(self) -> SparkSession:
         """The session of this process on the shared server."""
-        from dagster_delta.engines.spark.session.session import local_settings
-
         if os.name != "posix":
             raise InvalidArgument("shared=True needs file locks that Windows does not have")
         from dagster_delta.engines.spark.session.shared_server import join_shared_server
 
-        cores = _local_cores(self.master)
-        defaults = {"spark.sql.session.timeZone": "UTC"} if cores is None else local_settings(cores)
-        own = {"spark.master": self.master, "spark.app.name": self.app_name}
-        joined = join_shared_server(
-            {**defaults, **own, **self.conf}, idle_minutes=self.idle_minutes
-        )
+        joined = join_shared_server(self._shared_settings(), idle_minutes=self.idle_minutes)
         what = "Started" if joined.is_new else "Joined"
         ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
         _log_once(
@@ -173,6 +166,14 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             f"RDDs): its log is {joined.log}{ui}",
         )
         return joined.session
+
+    def _shared_settings(self) -> dict[str, str]:
+        from dagster_delta.engines.spark.session.session import local_settings
+
+        cores = _local_cores(self.master)
+        defaults = {"spark.sql.session.timeZone": "UTC"} if cores is None else local_settings(cores)
+        own = {"spark.master": self.master, "spark.app.name": self.app_name}
+        return {**defaults, **own, **self.conf}
 
     def _start(self) -> SparkSession:
         from pyspark.sql import SparkSession
