@@ -3,6 +3,7 @@ can be read again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import Column, DeltaTable, Identity
-from dagster_delta.errors import MetadataChanged
+from dagster_delta.errors import LogGap, MetadataChanged
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.testing.faulty_store import FaultyStore
 
@@ -61,3 +62,17 @@ def test_rows_of_a_reader_are_not_written_twice() -> None:
         table.append(ROWS.to_reader())
     values = DeltaTable("", store=store).snapshot().scan().to_arrow()["v"].to_pylist()
     assert sorted(values) == [1, 101]
+
+
+def test_half_read_rows_of_a_reader_are_not_written_without_those_read_before() -> None:
+    store = MemoryStore()
+    table = DeltaTable.create("", ROWS.schema, store=store)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from numbered(1).to_batches()
+        # As where the rows come from the table itself, whose log is cleaned up meanwhile.
+        raise LogGap("commit 0 vanished", table=store.location.uri, version=0)
+
+    with pytest.raises(LogGap):
+        table.append(pa.RecordBatchReader.from_batches(ROWS.schema, batches()))
+    assert DeltaTable("", store=store).snapshot().scan().to_arrow().num_rows == 0

@@ -79,6 +79,8 @@ class RowWrite:
     """What the files were written for."""
     _source: Any = field(default=None, init=False)
     """The data, if they can be read again."""
+    _is_read: bool = field(default=False, init=False)
+    """Whether reading of the rows has begun, or was done by others."""
 
     @property
     def engine(self) -> Engine:
@@ -124,12 +126,15 @@ class RowWrite:
             self.transaction.created_files = created
             return attempt()
 
+        self._is_read = self.written is not None
+
         def may_repeat(newest: Snapshot | None) -> bool:
             planned = self._planned_configuration(newest, self.data_schema)
-            if self.written is None or _files_fit(self._configuration, planned):
+            if self.written is not None and _files_fit(self._configuration, planned):
                 return True
             if self._source is None:
-                return False
+                # What was read of a reader is gone.
+                return not self._is_read
             self.data, self.written = self.engine.rows_of(self._source), None
             created.delete()
             return True
@@ -192,6 +197,7 @@ class RowWrite:
         if self.written is None:
             schema = self.data_schema
             spec = self._spec(configuration, schema, check)
+            self._is_read = True
             try:
                 self.written = self.engine.write(self.data, spec, store=self.store)
             except InvalidCast as error:

@@ -139,7 +139,10 @@ def run_with_retries(
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
         except (CommitConflict, LogGap, VersionNotFound) as conflict:
-            # A clean-up may delete the log of the version before the statement has read it.
+            # A clean-up may delete the log of the version before the statement has read it. The
+            # rows of a statement may come from another table, whose errors are not of this one.
+            if not isinstance(conflict, CommitConflict) and conflict.table != store.location.uri:
+                raise
             now = time.monotonic()
             first_conflict = now if first_conflict is None else first_conflict
             # A conflict about application ids says that two processes do the same work, and
