@@ -100,6 +100,25 @@ def to_rows(data: object) -> object:
     return to_reader(data).read_all() if is_pandas else data
 
 
+_MADE_UP = b"dagster_delta.made_up"
+"""Metadata of a field: pandas has no values for the column, and calls it float64."""
+
+
+def without_made_up_types(data: object) -> object:
+    """The rows, in which columns of a pandas frame that have no value are of the type null, which
+    fits every column of a table. Other values are returned unchanged.
+    """
+    if type(data).__module__.partition(".")[0] == "pandas":
+        data = to_rows(data)
+    if not isinstance(data, pa.Table):
+        return data
+    rows: pa.Table = data
+    for place, field in enumerate(rows.schema):
+        if _MADE_UP in (field.metadata or {}):
+            rows = rows.set_column(place, field.name, pa.nulls(rows.num_rows))
+    return rows
+
+
 def to_reader(data: object) -> pa.RecordBatchReader:
     """A `pyarrow.RecordBatchReader` over the rows of `data`, copying as little as possible.
 
@@ -194,7 +213,14 @@ def _from_pandas(data: _Foreign) -> pa.RecordBatchReader | None:
             "bytes, as in frame.to_wkb(). A TypeHandler of the IO manager can do it (docs/types.md)"
         ) from error
     for place, field in enumerate(table.schema):
-        _check_pandas_column(frame.iloc[:, place], field)
+        column, values = frame.iloc[:, place], table.column(place)
+        _check_pandas_column(column, field)
+        if column.dtype == "float64" and values.null_count == len(values):
+            marked = field.with_metadata({_MADE_UP: b"float64"})
+            table = table.set_column(place, marked, values)
+    if not len(frame) and {str(dtype) for dtype in frame.dtypes} <= {"float64", "object"}:
+        # These are the types of columns that were made without any value.
+        table = pa.table({name: pa.nulls(0) for name in table.column_names})
     return table.replace_schema_metadata(None).to_reader(max_chunksize=_CHUNK_ROWS)
 
 

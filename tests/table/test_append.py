@@ -278,7 +278,7 @@ def test_a_creator_that_lost_to_another_table_leaves_nothing(
 ) -> None:
     late = interrupted(store, lambda other: other.append(**theirs))
     with pytest.raises((MetadataChanged, InvalidArgument), match=error):
-        late.append(ROWS, partition_by=["p"])
+        late.append(ROWS.to_reader(), partition_by=["p"])
     assert len(data_files(store)) == DeltaTable("", store=store).snapshot().num_files
 
 

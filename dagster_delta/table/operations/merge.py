@@ -42,6 +42,7 @@ from dagster_delta.engines.statements.merge_plan import (
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.evolution.table_definition import TableDefinition
+from dagster_delta.parquet.data_input import without_made_up_types
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_paths
@@ -269,7 +270,8 @@ def merge_rows(
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
-        source = engine.merge_source(statement.source, directory, store=store)
+        rows = without_made_up_types(statement.source)
+        source = engine.merge_source(rows, directory, store=store)
         began = snapshot
 
         def merge(snapshot: Snapshot) -> CommitResult:
