@@ -3,7 +3,8 @@ and what was wrong with each.
 
 It is committed before the table. Rows belong to a load, the application id and version of the `txn`
 that the table records with it. Whoever repeats a load, because it crashed before the table was
-committed, replaces the rows of that load: so there are never more than those of one attempt.
+committed, replaces the rows of that load: so there are never more than those of one attempt. A
+later version of the load replaces those of an attempt that the table never had.
 
 Spec: Transaction Identifiers.
 """
@@ -98,7 +99,10 @@ class Quarantine:
         return cls(uri, write.asset_key or write.name, write.storage_options, write.commit_info)
 
     def replace_rows(
-        self, counts: Mapping[Load, int], rows: Callable[[], Iterator[QuarantinedRow]]
+        self,
+        counts: Mapping[Load, int],
+        rows: Callable[[], Iterator[QuarantinedRow]],
+        loaded: Mapping[str, int | None],
     ) -> int:
         """The number of rows, after making them those of their loads, as one commit.
 
@@ -106,6 +110,7 @@ class Quarantine:
             counts: how many rows each load leaves out; also 0, for a load whose earlier attempt
                 may have left some out.
             rows: the rows of all loads; called again after a conflict.
+            loaded: the version of each application id that the table has, before the loads.
 
         Raises:
             InvalidArgument: another table is at this location.
@@ -116,16 +121,17 @@ class Quarantine:
                 known = self._known_loads(table.snapshot())
             except TableNotFound:
                 known = {}
-            repeated = {load for load in counts if known.get(load.app_id) == load.version}
-            loads = [load for load, count in counts.items() if count or load in repeated]
+            loads = [load for load, count in counts.items() if count or load.app_id in known]
             if not loads:
                 return 0
+            is_known = any(load.app_id in known for load in loads)
+            replaced = set(_replaced_loads(loads, known, loaded)) if is_known else ()
             reader = pa.RecordBatchReader.from_batches(_SCHEMA, self._batches(rows()))
             progress = [
                 AppTransaction(load.app_id, load.version, known.get(load.app_id)) for load in loads
             ]
             try:
-                self._commit(table, reader, progress, loads if repeated else ())
+                self._commit(table, reader, progress, replaced)
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged):
                 # A run at the same time has left out rows of the same loads, or created the table.
                 continue
@@ -148,7 +154,7 @@ class Quarantine:
         progress: Sequence[AppTransaction],
         replaced: Iterable[Load],
     ) -> None:
-        ids = ", ".join(f"'{load.load_id}'" for load in replaced)
+        ids = ", ".join(sorted(f"'{load.load_id}'" for load in replaced))
         if ids:
             table.overwrite(
                 rows,
@@ -173,6 +179,19 @@ class Quarantine:
                 {**msgspec.structs.asdict(row), "load_id": row.load.load_id, **run} for row in some
             ]
             yield pa.RecordBatch.from_pylist(fields, schema=_SCHEMA)
+
+
+def _replaced_loads(
+    loads: Iterable[Load], known: Mapping[str, int], loaded: Mapping[str, int | None]
+) -> Iterator[Load]:
+    """The loads, and those that the quarantine has of earlier attempts that the table never had:
+    their files were delivered again since.
+    """
+    for load in loads:
+        yield load
+        last = known.get(load.app_id)
+        if last is not None and last != loaded.get(load.app_id):
+            yield Load(load.app_id, last)
 
 
 def without_quarantines(

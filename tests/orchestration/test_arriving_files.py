@@ -450,6 +450,54 @@ def test_a_load_that_is_repeated_with_other_columns_replaces_what_the_first_one_
     assert ids(lake) == ["z"]
 
 
+@pytest.mark.parametrize("mended", [BAD["csv"], "id,amount,day\n1,1,\n"])
+def test_a_file_that_is_delivered_again_after_a_run_failed_is_quarantined_once(
+    lake, landing, put, monkeypatch, mended
+) -> None:
+    put("a.csv", "id,amount,day\nzz,1,\n1,1,\n")
+    run(lake, quarantining(landing))
+    for at in (2000, 3000):
+        put("b.csv", BAD["csv"], at=at)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                file_assets, "write_asset", lambda *_: (_ for _ in ()).throw(OSError("gone"))
+            )
+            assert not launch(lake, quarantining(landing)).success
+    put("b.csv", mended, at=4000)
+    run(lake, quarantining(landing))
+    found = [Path(row["file"]).name for row in quarantined(lake)]
+    assert found == ["a.csv", *["b.csv"] * (4 if mended == BAD["csv"] else 0)]
+
+
+def test_each_content_of_a_file_that_changes_is_quarantined_once(lake, landing, put) -> None:
+    asset = quarantining(landing, changed_files="load")
+    for at, row in ((1000, "x"), (2000, "y"), (1000, "x")):
+        put("a.csv", f"id,amount,day\n{row},1,\n", at=at)
+        run(lake, asset)
+    assert sorted(row["row"] for row in quarantined(lake)) == ["x,1,", "y,1,"]
+
+
+def test_a_load_that_is_repeated_keeps_the_rows_that_another_run_leaves_out_meanwhile(
+    lake, landing, put, monkeypatch
+) -> None:
+    put("a.csv", BAD["csv"])
+    with monkeypatch.context() as patch:
+        patch.setattr(file_assets, "write_asset", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        assert not launch(lake, quarantining(landing)).success
+    put("b.csv", "id,amount,day\n8,x,\n9,,\n", at=2000)
+    commit, count = Transaction.commit, []
+
+    def late(*arguments: Any, **keywords: Any) -> Any:
+        count.append(1)
+        if len(count) == 1:
+            run(lake, quarantining(landing, pattern="b.csv"))
+        return commit(*arguments, **keywords)
+
+    monkeypatch.setattr(Transaction, "commit", late)
+    run(lake, quarantining(landing, pattern="a.csv"))
+    assert (len(quarantined(lake)), ids(lake)) == (5, [1, 6, 9])
+
+
 def test_two_runs_at_once_double_nothing(lake, landing, put, monkeypatch) -> None:
     put("a.csv", BAD["csv"])
     put("b.csv", "id,amount,day\n8,x,\n9,,\n", at=2000)
@@ -595,11 +643,11 @@ def test_rows_that_come_from_no_file_are_quarantined_by_their_run(tmp_path) -> N
     load = Load("dagster/r/t", 1)
     rows: Callable[[], Any] = lambda: iter([Row(load, "{}", ["positive", "known"])])  # noqa: E731
     for _ in range(2):
-        assert quarantine.replace_rows({load: 1}, rows) == 1
+        assert quarantine.replace_rows({load: 1}, rows, {}) == 1
     (row,) = deltalake.DeltaTable(quarantine.uri).to_pyarrow_table().to_pylist()
     assert row["reasons"] == ["positive", "known"]
     assert (row["file"], row["row_number"], row["run_id"]) == (None, None, "r")
-    assert quarantine.replace_rows({load: 0}, lambda: iter(())) == 0
+    assert quarantine.replace_rows({load: 0}, lambda: iter(()), {}) == 0
     assert not deltalake.DeltaTable(quarantine.uri).to_pyarrow_table().num_rows
     with pytest.raises(DeltaError):
         DeltaTable(str(tmp_path / "t")).snapshot()

@@ -437,7 +437,7 @@ def _warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Itera
         )
 
 
-def _quarantine(write: AssetWrite, checked: CheckedFiles) -> None:
+def _quarantine(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> None:
     """Leave the bad rows to the quarantine, before the others are committed."""
     loads = {
         file.rows.uri: Load(LOADED_FILE_PREFIX + file.rows.uri, file.rows.file.modified_ms)
@@ -449,7 +449,8 @@ def _quarantine(write: AssetWrite, checked: CheckedFiles) -> None:
             yield QuarantinedRow(loads[file.uri], row.text, [row.reason], file.uri, row.number)
 
     counts = {loads[file.rows.uri]: file.bad_rows or 0 for file in checked.files}
-    Quarantine.of_asset(write).replace_rows(counts, rows)
+    loaded = {file.app_id: file.after for file in load.progress}
+    Quarantine.of_asset(write).replace_rows(counts, rows, loaded)
 
 
 def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
@@ -466,7 +467,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
         reason = f"{counted(len(checked.bad_files), 'file')} cannot be read, and no other is new"
         return replace(nothing_written(write, reason), warnings=warnings, metadata=metadata)
     if zone.on_bad_rows == "quarantine":
-        _quarantine(write, checked)
+        _quarantine(write, load, checked)
     reader, keys = checked.to_reader(), zone.options.keys
     rows = _last_rows(reader, keys, write.name) if keys else reader
     # The files identify a repeated attempt.
