@@ -364,3 +364,33 @@ def test_a_merge_pads_texts_of_its_source_that_are_compared_with_a_char_column(
     merge = created.merge(source, "t.code = s.code")
     merge.when_matched_update({"note": "rtrim(s.code)"}).execute()
     assert engine.tuples(created, "note", where="code = 'ab'") == [("ab",)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        (None, "concat(s.code, '-x')"),
+        (None, "CASE WHEN s.code = t.note THEN 'same' END"),
+        ("length(s.code) = 2", "'new'"),
+        ("s.code LIKE 'a_'", "'new'"),
+        ("t.note = s.code", "'new'"),
+    ],
+)
+def test_a_merge_computes_nothing_with_the_padding_of_a_text_that_it_compares(
+    condition: str | None, value: str, engine: Engine, table: DeltaTable
+) -> None:
+    text = PrimitiveType("string")
+    code = StructField("code", text, metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(5)"})
+    created = DeltaTable.create(table.uri, [code, StructField("note", text)])
+    created.append(pa.table({"code": ["ab"], "note": ["ab"]}))
+    source = pa.table({"code": ["ab"]})
+
+    def update(value: str, condition: str | None) -> None:
+        merge = created.merge(engine.rows(source), "t.code = s.code AND s.code IS NOT NULL")
+        merge.when_matched_update({"note": value}, condition).execute()
+
+    with pytest.raises(InvalidArgument, match=r"rtrim\(s.code\)"):
+        update(value, condition)
+    trimmed = condition and condition.replace("s.code", "rtrim(s.code)")
+    update(value.replace("s.code", "rtrim(s.code)"), trimmed)
+    assert engine.tuples(created, "note") in ([("ab-x",)], [("same",)], [("new",)])

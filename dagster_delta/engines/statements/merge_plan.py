@@ -35,6 +35,7 @@ from dagster_delta.sql.typed import (
     Column,
     Literal,
     Typed,
+    operands_of,
     walk,
     with_paths,
 )
@@ -248,6 +249,27 @@ def compared_lengths(conditions: Iterable[Typed]) -> dict[str, int]:
             if side == SOURCE and len(path) == 1 and column.char_length is None:
                 found[path[0]] = max(found.get(path[0], 0), *lengths)
     return found
+
+
+_WITHOUT_PADDING = frozenset({"is null", "rtrim"})
+"""Functions whose results are the same for a padded text."""
+
+
+def padding_readers(expression: Typed) -> Iterator[Column]:
+    """The columns in an expression whose value would differ if they were padded: those that are
+    neither compared with constants and CHAR(n) columns alone nor trimmed.
+    """
+    if isinstance(expression, Column):
+        yield expression
+    operands = operands_of(expression)
+    name = expression.name if isinstance(expression, Call) else ""
+    is_padded = name in _COMPARISONS and all(
+        isinstance(each, Literal) or (isinstance(each, Column) and each.char_length is not None)
+        for each in operands
+    )
+    if not (is_padded or (name in _WITHOUT_PADDING and isinstance(operands[0], Column))):
+        for operand in operands:
+            yield from padding_readers(operand)
 
 
 def with_lengths(schema: StructType, lengths: Mapping[str, int]) -> StructType:

@@ -23,6 +23,7 @@ from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import RewriteResult
 from dagster_delta.engines.statements.merge_clauses import (
+    SOURCE,
     ClauseKind,
     ClauseText,
     MergeClause,
@@ -37,6 +38,7 @@ from dagster_delta.engines.statements.merge_plan import (
     SourceSummary,
     compared_lengths,
     in_table,
+    padding_readers,
     split_condition,
 )
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
@@ -360,7 +362,7 @@ class _Merge(msgspec.Struct, frozen=True):
             evolves=statement.evolves,
             new_columns=added if is_extended else (),
         )
-        _check_padded(clauses, names, lengths)
+        _check_padded(statement, clauses, names, lengths)
         on = names.condition(statement.on, "matched")
         conditions = (clause.condition for clause in clauses if clause.condition is not None)
         for expression in (on, *conditions):
@@ -516,22 +518,36 @@ def _conditions(statement: MergeStatement, names: MergeNames) -> Iterator[Typed]
 
 
 def _check_padded(
-    clauses: Iterable[MergeClause], names: MergeNames, lengths: Mapping[str, int]
+    statement: MergeStatement,
+    clauses: Iterable[MergeClause],
+    names: MergeNames,
+    lengths: Mapping[str, int],
 ) -> None:
-    """Refuse to store a text that was padded for a comparison in a column that is no CHAR(n)."""
+    """Refuse to compute with a text that was padded for a comparison, and to store it in a column
+    that is no CHAR(n): the padding would be a part of the result.
+    """
     char = char_paths(names.assigned)
+    for condition in _conditions(statement, names) if lengths else ():
+        for column in padding_readers(condition):
+            if column.path[0] == SOURCE and column.path[1:] in {(name,) for name in lengths}:
+                raise _padded_text(column.path[-1], "a condition computes with it")
     for clause in clauses if lengths else ():
         for assignment in clause.assignments:
             typed = assignment.value.typed
-            if not isinstance(typed, Column) or assignment.column in char:
+            if isinstance(typed, Column) and assignment.column in char:
                 continue
-            if typed.path[-1] in lengths and names.is_of_source(typed.path, clause.text.kind):
-                column = ".".join(assignment.column)
-                raise InvalidArgument(
-                    f"{assignment.value.sql} is compared with a CHAR(n) column, which pads it, and "
-                    f"{column} is none: set {column} to rtrim({assignment.value.sql})",
-                    column=column,
-                )
+            for column in padding_readers(typed):
+                if column.path[-1] in lengths and names.is_of_source(column.path, clause.text.kind):
+                    target = ".".join(assignment.column)
+                    raise _padded_text(column.path[-1], f"the new value of {target} is made of it")
+
+
+def _padded_text(name: str, use: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"column {name} of the source is compared with a CHAR(n) column, which pads it, and {use}: "
+        f"write rtrim(s.{name}) there, with the alias of your source",
+        column=name,
+    )
 
 
 def merged_configuration(
