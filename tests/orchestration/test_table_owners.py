@@ -309,8 +309,13 @@ def test_rows_of_others_do_not_count_as_those_of_the_asset(lake, mode):
     assert shares(lake) == [("shop", "mon", 1), ("web", "mon", 1)]
 
 
-def test_a_merge_deletes_only_rows_that_the_asset_owns(lake):
-    merge = {"merge_type": "replace_delete_unmatched", "predicate": "t.day = s.day"}
+@pytest.mark.parametrize("alias", ["s", "source"])
+def test_a_merge_deletes_only_rows_that_the_asset_owns(lake, alias):
+    merge = {
+        "merge_type": "replace_delete_unmatched",
+        "predicate": f"t.day = {alias}.day",
+        "source_alias": alias,
+    }
     for source in ("web", "shop"):
         lake.materialize(feed(source), range_of=("mon", "tue"))
     rows = [{"source": "web", "day": "tue"}]

@@ -537,10 +537,12 @@ def _merge(
     options = write.options
     config = options.merge_config or MergeConfig()
     check_merge(options, (), asset=write.name)
-    on = str(config.predicate)
+    on, of_target = str(config.predicate), None
     if within is not None:
         known = source if before is None else before.schema
-        on = f"({on}) AND ({write.predicate(known, config.target_alias)})"
+        # A column of the name of an alias is told from it.
+        of_target = write.predicate(known, config.target_alias)
+        on = f"({on}) AND ({of_target})"
     builder = table.merge(
         data,
         on,
@@ -559,7 +561,7 @@ def _merge(
             cluster_by=options.cluster_by or (),
         ),
     )
-    return add_clauses(builder, config, source_columns=source.names, within=within).execute()
+    return add_clauses(builder, config, source_columns=source.names, within=of_target).execute()
 
 
 def _schema_mode_of_merge(
