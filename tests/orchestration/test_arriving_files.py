@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from dagster_delta import DeltaTable, delta_files_asset, delta_table_sensor
-from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
+from dagster_delta.errors import ConcurrentTransaction, DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.incremental import file_assets
 from dagster_delta.orchestration.incremental.file_assets import FileLoad, FilesConfig
 from dagster_delta.orchestration.io.asset_writer import write_asset
@@ -651,6 +651,23 @@ def test_rows_that_come_from_no_file_are_quarantined_by_their_run(tmp_path) -> N
     assert not deltalake.DeltaTable(quarantine.uri).to_pyarrow_table().num_rows
     with pytest.raises(DeltaError):
         DeltaTable(str(tmp_path / "t")).snapshot()
+
+
+@pytest.mark.parametrize("reload", [[], ["a.csv"]])
+def test_a_conflict_that_lasts_ends_the_run(lake, landing, put, monkeypatch, reload) -> None:
+    put("a.csv", "id\n1\n")
+    asset = orders(landing)
+    run(lake, asset)
+    put("b.csv", "id\n2\n")
+    attempts = []
+
+    def refuse(*_: Any) -> None:
+        attempts.append(1)
+        raise ConcurrentTransaction("lasting") if len(attempts) < 5 else OSError("again and again")
+
+    monkeypatch.setattr(file_assets, "write_asset", refuse)
+    assert not launch(lake, asset, **({"reload": reload} if reload else {})).success
+    assert len(attempts) == 1
 
 
 # ---- the page

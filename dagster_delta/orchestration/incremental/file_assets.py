@@ -354,10 +354,10 @@ class FileLoad(AssetValue):
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
                 # Of two first runs, one creates the table.
                 table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-                left = self.asset.plan(table, load.reload)
+                left = _undone(self.asset.plan(table, load.reload), write)
                 if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
                     raise
-                load = _undone(left, write)
+                load = left
 
     def without(self, bad_files: Collection[str]) -> FileLoad:
         """The load without some files, which are not recorded."""
