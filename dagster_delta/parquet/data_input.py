@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
 
 if TYPE_CHECKING:
     import duckdb
@@ -104,9 +105,9 @@ _MADE_UP = b"dagster_delta.made_up"
 """Metadata of a field: pandas has no values for the column, and calls it float64."""
 
 
-def without_made_up_types(data: object) -> object:
-    """The rows, in which columns of a pandas frame that have no value are of the type null, which
-    fits every column of a table. Other values are returned unchanged.
+def without_made_up_types(data: object, table: StructType) -> object:
+    """The rows, in which columns of the table for which a pandas frame has no value are of the type
+    null, which fits each of them. New columns keep their type. Other values are returned unchanged.
     """
     if type(data).__module__.partition(".")[0] == "pandas":
         data = to_rows(data)
@@ -114,7 +115,7 @@ def without_made_up_types(data: object) -> object:
         return data
     rows: pa.Table = data
     for place, field in enumerate(rows.schema):
-        if _MADE_UP in (field.metadata or {}):
+        if _MADE_UP in (field.metadata or {}) and table.get(field.name) is not None:
             rows = rows.set_column(place, field.name, pa.nulls(rows.num_rows))
     return rows
 

@@ -57,6 +57,21 @@ def test_merge_gives_columns_without_values_the_types_of_the_table(
     assert table.snapshot().scan().to_arrow().num_rows == 1 + len(frame)
 
 
+def test_a_new_column_without_values_keeps_the_type_of_its_frame(tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    frame = pd.DataFrame({"a": [1], "x": [float("nan")]})
+    table.append(frame[["a"]])
+    table.append(frame, schema_mode="merge")
+    assert str(table.schema()) == "struct<a:long,x:double>"
+    table.overwrite(frame.rename(columns={"x": "y"}), schema_mode="overwrite")
+    table.overwrite(frame, schema_mode="overwrite")
+    assert str(table.schema()) == "struct<a:long,x:double>"
+    frame["z"] = float("nan")
+    table.merge(frame, "t.a = s.a", schema_mode="merge").when_matched_update_all().execute()
+    assert str(table.schema()) == "struct<a:long,x:double,z:double>"
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"a": 1, "x": None, "z": None}]
+
+
 def test_table_is_not_created_from_types_that_pandas_made_up(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path / "t"), must_exist=False)
     for frame in (NO_ROWS, pd.DataFrame({"a": [None], "b": [1]})):

@@ -272,7 +272,7 @@ def merge_rows(
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
-        rows = without_made_up_types(statement.source)
+        rows = without_made_up_types(statement.source, snapshot.schema)
         source = engine.merge_source(rows, directory, store=store)
         began = snapshot
 

@@ -132,8 +132,11 @@ class RowWrite:
             return attempt()
 
         self._is_read = self.written is not None
+        # A new schema is that of the rows.
+        replaces = self.options.schema_mode == "overwrite"
+        known = StructType(()) if snapshot is None or replaces else snapshot.schema
         if snapshot is not None:
-            self.data = without_made_up_types(self.data)
+            self.data = without_made_up_types(self.data, known)
         elif self.planned is None:
             check_has_types(self.data_schema)
 
@@ -144,7 +147,8 @@ class RowWrite:
             if self._source is None:
                 # What was read of a reader is gone.
                 return not self._is_read
-            self.data, self.written = self.engine.rows_of(self._source), None
+            rows = self.engine.rows_of(self._source)
+            self.data, self.written = without_made_up_types(rows, known), None
             created.delete()
             return True
 
