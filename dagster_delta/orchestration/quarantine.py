@@ -110,7 +110,7 @@ class Quarantine:
             counts: how many rows each load leaves out; also 0, for a load whose earlier attempt
                 may have left some out.
             rows: the rows of all loads; called again after a conflict.
-            loaded: the version of each application id that the table has, before the loads.
+            loaded: by application id, the version whose rows stay although a load follows it.
 
         Raises:
             InvalidArgument: another table is at this location.
@@ -184,8 +184,8 @@ class Quarantine:
 def _replaced_loads(
     loads: Iterable[Load], known: Mapping[str, int], loaded: Mapping[str, int | None]
 ) -> Iterator[Load]:
-    """The loads, and those that the quarantine has of earlier attempts that the table never had:
-    their files were delivered again since.
+    """The loads, and those before them that the table never had, or that they repeat: their files
+    were delivered again since.
     """
     for load in loads:
         yield load

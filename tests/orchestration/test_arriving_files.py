@@ -653,6 +653,19 @@ def test_rows_that_come_from_no_file_are_quarantined_by_their_run(tmp_path) -> N
         DeltaTable(str(tmp_path / "t")).snapshot()
 
 
+def test_a_corrected_file_that_is_loaded_again_replaces_its_rows_in_the_quarantine(
+    lake, landing, put
+) -> None:
+    asset = quarantining(landing, mode="merge", keys=["id"])
+    put("a.csv", "id,amount,day\nx,1,\n2,zz,\n")
+    put("b.csv", "id,amount,day\ny,1,\n")
+    run(lake, asset)
+    put("a.csv", "id,amount,day\nx,1,\n2,2,\n", at=2000)
+    run(lake, asset, reload=["a.csv"])
+    assert [row["row"] for row in quarantined(lake)] == ["x,1,", "y,1,"]
+    assert ids(lake) == [2]
+
+
 @pytest.mark.parametrize("reload", [[], ["a.csv"]])
 def test_a_conflict_that_lasts_ends_the_run(lake, landing, put, monkeypatch, reload) -> None:
     put("a.csv", "id\n1\n")

@@ -449,7 +449,8 @@ def _quarantine(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Non
             yield QuarantinedRow(loads[file.uri], row.text, [row.reason], file.uri, row.number)
 
     counts = {loads[file.rows.uri]: file.bad_rows or 0 for file in checked.files}
-    loaded = {file.app_id: file.after for file in load.progress}
+    again = {LOADED_FILE_PREFIX + uri for uri in load.repeated}
+    loaded = {file.app_id: file.after for file in load.progress if file.app_id not in again}
     Quarantine.of_asset(write).replace_rows(counts, rows, loaded)
 
 
