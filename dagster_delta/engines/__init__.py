@@ -15,6 +15,7 @@ from dagster_delta.engines.spark.session.active_session import (
     session_time_zone,
 )
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.values.session_zone import find_zone_by
 from dagster_delta.storage.locations import scheme_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ __all__ = [
     "spark_engine",
     "universal_engine",
 ]
+
+find_zone_by(lambda: session_time_zone())
 
 
 def engine_for(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.sql.text_values import fixed_offset_us
+from dagster_delta.protocol.values.moments import fixed_offset_us
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -41,6 +41,7 @@ from dagster_delta.protocol.schema import StructField
 from dagster_delta.protocol.values.partition_values import (
     encode_path,
     partition_directory,
+    python_values,
     serialize_partition_value,
 )
 from dagster_delta.storage.object_store import ObjectStore
@@ -495,7 +496,7 @@ def _encode(column: pa.Array, field: StructField) -> tuple[NDArray[np.int64], li
     dictionary = pc.dictionary_encode(column, null_encoding="encode")
     texts = [
         serialize_partition_value(value, field.data_type, column=field.name)
-        for value in dictionary.dictionary.to_pylist()
+        for value in python_values(dictionary.dictionary)
     ]
     distinct = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(distinct)}

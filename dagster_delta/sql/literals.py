@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.text_values import fixed_offset_us, read_day, read_local_time
+from dagster_delta.protocol.values.moments import fixed_offset_us, read_day, read_local_time
 from dagster_delta.sql.time_zone import instant_of
 from dagster_delta.sql.tokens import Token, syntax_error
 from dagster_delta.sql.typed import Literal

@@ -5,16 +5,15 @@ Only text that depends on the day of the conversion (a time without a date) has 
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import re
-import zoneinfo
 from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.moments import BLANKS, read_day, read_moment
 from dagster_delta.sql.types import fits
 
 TextReader = Callable[[str], object]
@@ -22,10 +21,6 @@ TextReader = Callable[[str], object]
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 """Characters that Spark trims from a text that becomes a floating or decimal number."""
-_BLANKS = _JAVA_BLANKS + "\x7f"
-"""Characters that Spark trims from any other text."""
-
-_DAY_US = 86_400_000_000
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
@@ -40,14 +35,6 @@ _NOT_FINITE = {
     **dict.fromkeys(("-inf", "-infinity"), "-inf"),
 }
 _TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
-_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
-_TIME = re.compile(
-    r"([+-]?[0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T]([0-9]{1,2})"
-    r"(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?([^0-9.].*)?)?)?)?)?)?",
-    re.DOTALL,
-)
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?")
-_MAX_OFFSET_MINUTES = 18 * 60
 
 
 def read_text(text: str, target: DataType) -> object:
@@ -78,13 +65,13 @@ def text_reader(target: DataType) -> TextReader | None:
         case "date":
             return read_day
         case "timestamp":
-            return partial(_moment, is_instant=True)
+            return partial(read_moment, is_instant=True)
         case "timestamp_ntz":
-            return partial(_moment, is_instant=False)
+            return partial(read_moment, is_instant=False)
     return None
 
 
-def _stripped(read: TextReader, blanks: str = _BLANKS) -> TextReader:
+def _stripped(read: TextReader, blanks: str = BLANKS) -> TextReader:
     return lambda text: read(text.strip(blanks))
 
 
@@ -154,88 +141,3 @@ def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
         return rounded or rounded.copy_abs()
 
     return read
-
-
-# Dates and times
-
-
-def read_day(text: str) -> int:
-    """Days since the epoch; text after a whole date is ignored.
-
-    Raises:
-        ValueError: it is not a date.
-    """
-    found = _DATE.fullmatch(text.strip(_BLANKS))
-    if found is None:
-        raise ValueError(text)
-    year, month, day = found.groups()
-    days = _days(int(year), int(month or 1), int(day or 1))
-    if not -(2**31) <= days < 2**31:
-        raise ValueError(text)
-    return days
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Days since the epoch of a day of any year, in the proleptic Gregorian calendar."""
-    # The calendar repeats every 400 years (146,097 days); Python has the years 1 to 9999.
-    cycles, rest = divmod(year - 2000, 400)
-    return dt.date(2000 + rest, month, day).toordinal() - 719_163 + cycles * 146_097
-
-
-def _moment(text: str, *, is_instant: bool) -> int:
-    """Microseconds since the epoch; finer digits and the zone of a local time are dropped."""
-    micros, zone = read_local_time(text)
-    if zone is not None:
-        offset = _offset_us(zone, micros)
-        micros -= offset if is_instant else 0
-    if not -(2**63) <= micros < 2**63:
-        raise ValueError(text)
-    return micros
-
-
-def read_local_time(text: str) -> tuple[int, str | None]:
-    """Microseconds from the epoch to the local time of a text, and the zone that it names.
-
-    Raises:
-        ValueError: it is not a timestamp.
-    """
-    found = _TIME.fullmatch(text.strip(_BLANKS))
-    if found is None:
-        raise ValueError(text)
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
-    clock = dt.time(int(hour or 0), int(minute or 0), int(second or 0))
-    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
-    days = _days(int(year), int(month or 1), int(day or 1))
-    micros = days * _DAY_US + seconds * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
-    return micros, None if zone is None else zone.strip(_BLANKS)
-
-
-def fixed_offset_us(zone: str) -> int | None:
-    """Microseconds by which a zone is ahead of UTC; None if it is the name of a region.
-
-    Raises:
-        ValueError: the offset is too large.
-    """
-    if zone in ("Z", "UTC", "GMT", "UT"):
-        return 0
-    found = _OFFSET.fullmatch(zone)
-    if found is None:
-        return None
-    minutes = int(found[2]) * 60 + int(found[3] or 0)
-    if minutes > _MAX_OFFSET_MINUTES or int(found[3] or 0) > 59:
-        raise ValueError(zone)
-    return (-minutes if found[1] == "-" else minutes) * 60_000_000
-
-
-def _offset_us(zone: str, local_us: int) -> int:
-    """Offset of a zone from UTC at a local time, in microseconds."""
-    fixed = fixed_offset_us(zone)
-    if fixed is not None:
-        return fixed
-    try:
-        region = zoneinfo.ZoneInfo(zone)
-        local = dt.datetime(1970, 1, 1, tzinfo=region) + dt.timedelta(microseconds=local_us)
-        ahead = local.utcoffset()
-    except (zoneinfo.ZoneInfoNotFoundError, OSError, OverflowError) as error:
-        raise ValueError(zone) from error
-    return 0 if ahead is None else ahead // dt.timedelta(microseconds=1)

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from msgspec.structs import replace
 
-from dagster_delta.sql.text_values import fixed_offset_us
+from dagster_delta.protocol.values.moments import fixed_offset_us
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed
 from dagster_delta.sql.types import STRING, TIMESTAMP, TIMESTAMP_NTZ
 

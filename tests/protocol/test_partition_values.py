@@ -29,6 +29,7 @@ from dagster_delta.protocol.values.partition_values import (
     partition_directory,
     serialize_partition_value,
 )
+from dagster_delta.protocol.values.session_zone import zone_of_statement
 from tests.protocol.schema_strategies import PARTITIONABLE_NAMES
 
 INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -247,6 +248,62 @@ def test_column_without_values_is_parsed(name: str, texts: list[str | None]) -> 
 def test_column_equals_its_values_one_by_one(texts: list[str | None]) -> None:
     parsed = parse_partition_column(pa.array(texts, pa.string()), of("date"))
     assert parsed.to_pylist() == [parse_partition_value(text, of("date")) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        # As delta-spark 4.4.0 reads them in a session of Europe/Vilnius.
+        ("2020-05-05 00:00:00", 1588626000000000),
+        ("2020-05-04T21:00:00.000000Z", 1588626000000000),
+        ("2024-01-01 00:00:00 +00:00", 1704067200000000),
+        ("2024-01-01 00:00:00+02:00", 1704060000000000),
+        ("2024-01-01", 1704060000000000),
+        ("2024-10-27 03:30:00", 1729989000000000),
+        ("2024-03-31 03:30:00", 1711848600000000),
+        ("2024-01-01 00:00:00 Europe/Paris", 1704063600000000),
+        ("+10000-01-01 00:00:00", 253402293600000000),
+    ],
+)
+def test_a_timestamp_without_an_offset_is_in_the_zone_of_the_session(
+    text: str, micros: int
+) -> None:
+    with zone_of_statement("Europe/Vilnius"):
+        found = parse_partition_column(pa.array([text, None]), of("timestamp"))
+    assert found.cast(pa.int64()).to_pylist() == [micros, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "days", "spelled"),
+    [
+        # As delta-spark 4.4.0 reads them, and writes them.
+        ("2024-1-2", 19724, "2024-01-02"),
+        ("2024-01-02 10:00:00", 19724, "2024-01-02"),
+        (" 2024-01-02 ", 19724, "2024-01-02"),
+        ("2024", 19723, "2024-01-01"),
+        ("+10000-01-01", 2932897, "+10000-01-01"),
+        ("0000-01-01", -719528, "0000-01-01"),
+        ("-0001-01-01", -719893, "-0001-01-01"),
+    ],
+)
+def test_a_date_of_any_year_and_spelling_is_read_and_written(
+    text: str, days: int, spelled: str
+) -> None:
+    assert parse_partition_column(pa.array([text]), of("date")).cast(pa.int32())[0].as_py() == days
+    assert serialize_partition_value(parse_partition_value(text, of("date")), of("date")) == spelled
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("timestamp", "+10000-01-01T00:00:00.000000Z"),
+        ("timestamp_ntz", "+10000-01-01 00:00:00"),
+        ("timestamp_ntz", "-0001-01-01 00:00:00.5"),
+    ],
+)
+def test_a_time_outside_the_years_of_python_is_written_as_it_is_read(name: str, text: str) -> None:
+    value = parse_partition_value(text, of(name))
+    assert serialize_partition_value(value, of(name)) == text
 
 
 def test_directory_escapes_what_spark_escapes() -> None:

@@ -480,7 +480,7 @@ def _refuse_doubles(plan: MergePlan, found: _Columns, source: SourceRows) -> Non
     if not len(excess):
         return
     names = plan.condition.source_names or source.schema.names
-    shown = source.take(excess[:MAX_EXAMPLES], names).to_pylist()
+    shown = python_rows(source.take(excess[:MAX_EXAMPLES], names))
     raise ambiguous_matches(len(excess), shown, table=plan.target.store.location.uri)
 
 

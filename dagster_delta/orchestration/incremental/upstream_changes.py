@@ -25,6 +25,7 @@ from dagster_delta.protocol.features.change_data import (
 )
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import RowFrames, Scan
@@ -222,7 +223,7 @@ def last_positions(
     is_there = pc.equal(pc.bit_wise_and(last[_RANK], 1), 1)
     several = last.filter(pc.and_(is_there, pc.greater(last["count_all"], 1)))
     if several.num_rows:
-        examples = several.select(list(keys)).slice(0, _MAX_EXAMPLES).to_pylist()
+        examples = python_rows(several.select(list(keys)).slice(0, _MAX_EXAMPLES))
         raise ConstraintViolation(
             f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
             f"which is ambiguous ({several.num_rows} keys): leave one row per key",

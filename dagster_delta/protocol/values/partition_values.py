@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,13 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import null_scalar
+from dagster_delta.protocol.values.moments import (
+    read_day,
+    read_moment,
+    spell_day,
+    spell_moment,
+)
+from dagster_delta.protocol.values.session_zone import session_zone
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """Directory name for a null partition value."""
@@ -30,8 +38,12 @@ _UNPARTITIONABLE = frozenset({"variant", "void"})
 _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(0x20))))
 """Characters that Hive's layout and Spark escape, and NUL, which file systems refuse."""
 
-# With Python values, the compute functions would import pandas.
-_MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
+_TEMPORAL_TYPES: dict[DataType, str] = {
+    PrimitiveType("date"): r"^\d{4}-\d\d-\d\d$",
+    PrimitiveType("timestamp"): r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z$",
+    PrimitiveType("timestamp_ntz"): r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?$",
+}
+"""The texts of each type that have one meaning in every zone and every reader."""
 
 _ILLEGAL_IN_URIS = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\xa0-\ud7ff\ue000-\U0010ffff]|\s")
 """Characters that `java.net.URI` encodes in a path: beyond ASCII, spaces and controls alone."""
@@ -49,12 +61,12 @@ def is_null_text(text: str | None, data_type: DataType) -> bool:
 def parse_partition_value(
     text: str | None, data_type: DataType, *, column: str | None = None
 ) -> object:
-    """The value of one serialised partition value, in the Python type of Arrow's `as_py`.
+    """The value of one serialised partition value, as `python_values` gives it.
 
     The column may be wider than when the text was written; see `is_null_text` for what is null.
     """
     values = string_column([text])
-    return parse_partition_column(values, data_type, column=column)[0].as_py()
+    return python_values(parse_partition_column(values, data_type, column=column))[0]
 
 
 def parse_partition_column(
@@ -76,19 +88,51 @@ def parse_partition_column(
             distinct = pc.if_else(is_null, null_scalar(pa.string()), distinct)
     try:
         parsed = _parse_distinct(distinct, data_type)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, ValueError):
         raise _unparseable(distinct, data_type, column) from None
     return pc.take(parsed, values.indices)
 
 
 def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
+    if data_type in _TEMPORAL_TYPES and not _is_plain(values, _TEMPORAL_TYPES[data_type]):
+        read = _text_reader(data_type)
+        numbers = [None if text is None else read(text) for text in values.to_pylist()]
+        arrow_type = to_arrow_type(data_type)
+        width = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
+        return pc.cast(pa.array(numbers, width), arrow_type)
     match data_type:
         case PrimitiveType("timestamp"):
-            return _parse_timestamps(values, pa.timestamp("us", tz="UTC"))
-        case PrimitiveType("timestamp_ntz"):
-            return _parse_timestamps(values, pa.timestamp("us"))
+            return pc.cast(values, pa.timestamp("us", tz="UTC"))
         case _:
             return pc.cast(values, to_arrow_type(data_type))
+
+
+def _is_plain(values: pa.Array, pattern: str) -> bool:
+    """Whether Arrow reads all texts as they are meant."""
+    return pc.all(pc.match_substring_regex(values, pattern)).as_py() is not False
+
+
+def _text_reader(data_type: DataType) -> Callable[[str], int]:
+    """Reads one text as delta-spark does, which casts it."""
+    match data_type:
+        case PrimitiveType("date"):
+            return read_day
+        case PrimitiveType("timestamp"):
+            # Spec: it is in the zone of its writer, which the log does not name.
+            return partial(read_moment, is_instant=True, default_zone=session_zone())
+        case _:
+            return partial(read_moment, is_instant=False)
+
+
+def python_values(values: pa.Array) -> list[object]:
+    """Values as Arrow's `to_pylist` gives them; dates and times as numbers of days or microseconds
+    since the epoch if one is outside the years of Python, 1 to 9999.
+    """
+    try:
+        return list(values.to_pylist())
+    except (ValueError, OverflowError):
+        width = pa.int32() if values.type.bit_width == 32 else pa.int64()
+        return list(values.cast(width).to_pylist())
 
 
 def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
@@ -105,27 +149,11 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
     )
 
 
-def _parse_timestamps(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    # Spec: a timestamp without a zone is taken as UTC; shipped tables also hold ISO 8601 with `Z`.
-    # Digits beyond microseconds are truncated, as in Spark; a bare date comes from a column that
-    # was widened from `date`.
-    values = pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
-    if arrow_type.tz is None:
-        return pc.cast(pc.replace_substring_regex(values, "Z$", ""), arrow_type)
-    is_date = pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d$")
-    values = pc.if_else(is_date, pc.binary_join_element_wise(values, _MIDNIGHT, _SPACE), values)
-    has_zone = pc.match_substring_regex(values, r"(Z|:\d\d(\.\d+)?[+-]\d\d:?\d\d)$")
-    return pc.cast(
-        pc.if_else(has_zone, values, pc.binary_join_element_wise(values, _UTC, _NOTHING)),
-        arrow_type,
-    )
-
-
 def _unparseable(distinct: pa.Array, data_type: DataType, column: str | None) -> InvalidTable:
     for position in range(len(distinct)):
         try:
             _parse_distinct(distinct.slice(position, 1), data_type)
-        except pa.ArrowInvalid:
+        except (pa.ArrowInvalid, ValueError):
             text = distinct[position].as_py()
             break
     where = "a partition column" if column is None else f"partition column {column}"
@@ -142,7 +170,8 @@ def serialize_partition_value(
     """The text of a partition value as Spark writes it, or None for null.
 
     An empty string or empty binary is null too, because its text would be read back as null. A
-    timestamp without a zone is taken as UTC.
+    timestamp without a zone is taken as UTC. Dates and times may be numbers since the epoch, see
+    `python_values`.
     """
     if value is None:
         return None
@@ -170,7 +199,9 @@ def _serialize(value: Any, data_type: DataType) -> str:  # noqa: ANN401
         case PrimitiveType("float" | "double"):
             return _serialize_float(value, data_type)
         case PrimitiveType("date"):
-            return str(value.isoformat())
+            return spell_day(value) if isinstance(value, int) else str(value.isoformat())
+        case PrimitiveType("timestamp") if isinstance(value, int):
+            return f"{spell_moment(value, 'T')}Z"
         case PrimitiveType("timestamp"):
             # With the zone, since Spark reads text without a zone in its session time zone.
             utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
@@ -226,11 +257,15 @@ def java_number(shortest: str) -> str:
     return f"{minus}{digits[0]}.{digits[1:] or '0'}E{point - 1}"
 
 
-def _serialize_local_timestamp(value: dt.datetime) -> str:
-    if value.tzinfo is not None:
+def _serialize_local_timestamp(value: dt.datetime | int) -> str:
+    if isinstance(value, int):
+        text = spell_moment(value)
+    elif value.tzinfo is not None:
         raise ValueError("it has a time zone")
-    text = value.isoformat(sep=" ", timespec="microseconds")
-    return text.rstrip("0").removesuffix(".") if value.microsecond else text[:19]
+    else:
+        text = value.isoformat(sep=" ", timespec="microseconds")
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction.rstrip('0')}" if fraction.strip("0") else whole
 
 
 def partition_directory(values: Mapping[str, str | None]) -> str:

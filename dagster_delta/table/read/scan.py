@@ -22,6 +22,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.statistics import NUM_RECORDS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.session_zone import zone_of_statement
 from dagster_delta.sql.conditions import narrowed, to_expression
 from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.batch_dataset import BatchDataset
@@ -292,6 +294,10 @@ class Scan(RowFrames):
                 row_ids=self.row_ids,
                 verify_checksums=self.verify_checksums,
             ).to_spark(spark)
+        with zone_of_statement(engine.time_zone):
+            return self._plan_frame(engine)
+
+    def _plan_frame(self, engine: SparkEngine) -> DataFrame:
         log_planner = engine.log_planner
         planner = FilePlanner(self.snapshot, log_planner)
         predicates = planner.predicates_of(self.where)

@@ -138,10 +138,6 @@ def directory_column(
 ) -> Column:
     """The value of a partition column from the value that Spark read from the directory."""
     read = functions.col(quote(configuration.physical_name(field.name)))
-    if field.data_type == PrimitiveType("timestamp"):
-        # Spec: text without a zone is UTC, also if the session's zone is another.
-        zone = functions.when(functions.endswith(read, functions.lit("Z")), "").otherwise("Z")
-        read = functions.concat(read, zone)
     return read.cast(to_spark_type(field.data_type))
 
 

@@ -18,16 +18,24 @@ def is_spark_frame(data: object) -> bool:
 
 
 def session_time_zone(session: SparkSession | None = None) -> str:
-    """The time zone of a statement: that of a session, by default the one that this process uses;
-    UTC if the process does not use Spark.
+    """The time zone of a statement: that of a session, by default the one that this process uses,
+    or whose task it runs; UTC if the process does not use Spark.
     """
     session = session or active_spark_session()
     if session is None:
-        return UTC
+        return _task_time_zone()
     from dagster_delta.engines.spark.session.session import session_conf
 
     zone = session_conf(session, "spark.sql.session.timeZone") or UTC
     return UTC if zone in UTC_NAMES else zone
+
+
+def _task_time_zone() -> str:
+    """The zone of the session whose query runs as a task in this process of an executor."""
+    tasks = sys.modules.get("pyspark.taskcontext")
+    task = None if tasks is None else tasks.TaskContext.get()
+    zone = None if task is None else task.getLocalProperty("spark.sql.session.timeZone")
+    return UTC if zone is None or zone in UTC_NAMES else str(zone)
 
 
 def active_spark_session() -> SparkSession | None:
