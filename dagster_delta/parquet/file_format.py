@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -116,13 +117,21 @@ class ColumnEncodings(msgspec.Struct, frozen=True):
 
         `rows`: a `pyarrow.Table` in the files' schema.
         """
+        leaves = [
+            leaf
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            for leaf in leaf_arrays(name, _sample(column))
+        ]
+        count = Counter(path for path, _ in leaves)
         dictionary, delta_packed = [], []
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            for path, values in leaf_arrays(name, _sample(column)):
-                if _pays_as_dictionary(values):
-                    dictionary.append(path)
-                elif _is_packable(values.type):
-                    delta_packed.append(path)
+        for path, values in leaves:
+            # Arrow takes one encoding for both, if a column `a.b` is beside a struct a with b.
+            if count[path] > 1:
+                continue
+            if _pays_as_dictionary(values):
+                dictionary.append(path)
+            elif _is_packable(values.type):
+                delta_packed.append(path)
         return cls(tuple(dictionary), tuple(delta_packed))
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dagster_delta.errors import InvalidTable, SchemaMismatch
+from dagster_delta.errors import InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -375,3 +375,8 @@ def test_paths_written_by_others_lead_to_their_files(golden_tables: Path, table:
     ]
     assert paths
     assert all((root / decode_path(path)).is_file() for path in paths)
+
+
+def test_intervals_as_partition_values_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeature, match="interval year to month"):
+        parse_partition_value("1-0", PrimitiveType("interval year to month"), column="period")

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import InvalidTable, SchemaMismatch
+from dagster_delta.errors import InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -140,6 +140,13 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
     match data_type:
         case PrimitiveType(name) if name not in _UNPARTITIONABLE and not data_type.is_read_only:
             return
+        case PrimitiveType() if data_type.interval_unit is not None:
+            # delta-spark writes such tables behind a switch alone.
+            raise UnsupportedFeature(
+                f"the table is partitioned by a column of type {data_type}, which this library "
+                "does not read: read it by delta-spark",
+                column=column,
+            )
         case DecimalType():
             return
     raise InvalidTable(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.batch_dataset import BatchDataset
@@ -294,21 +293,19 @@ class Scan(RowFrames):
                 row_ids=self.row_ids,
                 verify_checksums=self.verify_checksums,
             ).to_spark(spark)
-        with zone_of_statement(engine.time_zone):
-            return self._plan_frame(engine)
-
-    def _plan_frame(self, engine: SparkEngine) -> DataFrame:
         log_planner = engine.log_planner
         planner = FilePlanner(self.snapshot, log_planner)
-        predicates = planner.predicates_of(self.where)
-        found = planner.found_in_log(*predicates)
-        # Row ids are counted from the first row of each file, which the driver must know.
-        if isinstance(found, LoggedFiles) and not self.row_ids:
-            plan = self._read_plan(found.added.slice(0, 0), is_decided=False)
-            return log_planner.read_files(plan, found, any_of(predicates))
-        if not isinstance(found, CandidateFiles):
-            found = FilePlanner(self.snapshot).candidates(*predicates)
-        rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
+        # The process may use a session with another zone.
+        with zone_of_statement(engine.time_zone):
+            predicates = planner.predicates_of(self.where)
+            found = planner.found_in_log(*predicates)
+            # Row ids are counted from the first row of each file, which the driver must know.
+            if isinstance(found, LoggedFiles) and not self.row_ids:
+                plan = self._read_plan(found.added.slice(0, 0), is_decided=False)
+                return log_planner.read_files(plan, found, any_of(predicates))
+            if not isinstance(found, CandidateFiles):
+                found = FilePlanner(self.snapshot).candidates(*predicates)
+            rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
         return rows.toDF(*self.schema.names) if self.row_ids else rows
 
     def _arrow_schema(self) -> pa.Schema:
