@@ -67,7 +67,7 @@ title: {name}
     options:
       heading_level: 1
 """
-_TITLED = r'^```python title="([^"]+)"\n(.*?)^```\n'
+_TITLED = r'^```python title="([^"]+)"\n((?:(?!```)[^\n]*\n)*)```\n'
 _TABS = re.compile(rf"(?:{_TITLED}\n?){{2,}}", re.DOTALL | re.MULTILINE)
 _PAGES = re.compile(r"(?m)^\| To \| Read \|\n\|.*\n((?:\|.*\n)+)")
 _PICTURE = re.compile(r"!\[[^\]]*\]\((?:docs/)?(images/[\w-]+)\.png\)")

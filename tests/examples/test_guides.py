@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.orchestration.maintenance import jobs
 from tests.page_commands import follow
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -100,7 +102,7 @@ def test_assets_follow_a_table_as_the_guide_says(
         DeltaTable(guide["RAW"]).append(later)
         (request,) = tick("orders_changed", first["orders_changed"].cursor).run_requests
         shown = {name: value for name, value in request.tags.items() if name.startswith("delta/")}
-        assert shown == {"delta/commits": "orders version 1 (WRITE, 2 rows)"}
+        assert shown == {"delta/commits": "orders version 2 (WRITE, 2 rows)"}
         (request,) = tick("orders_of_days", first["orders_of_days"].cursor).run_requests
         assert request.partition_key == "2026-03-02"
         assert materialize(guide, instance, "report")
@@ -152,3 +154,110 @@ def test_a_statement_costs_what_the_runbook_says(
     assert [features[name] for name in plan.new_features if name in features] == [needed][
         : bool(needed)
     ]
+
+
+def test_the_page_of_the_night_goes_from_a_red_check_to_right_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checks_of_asset(_: object, key: dg.AssetKey) -> tuple[Any, set[dg.AssetCheckKey]]:
+        defs = runpy.run_path(str(tmp_path / "defs.py"))["defs"]
+        repository = defs.get_repository_def()
+        found = repository.asset_checks_defs_by_key
+        return repository, {each for each in found if each.asset_key == key}
+
+    # A job that runs in this process does not know its code location.
+    monkeypatch.setattr(jobs, "_checks_of_asset", checks_of_asset)
+    versions = [
+        DeltaTable("lake/public/orders").version()
+        for _ in follow(DOCS / "night.md", tmp_path, monkeypatch)
+    ]
+    assert versions == [0, 1, 1, 1, 2, 3, 3, 3, 3]
+
+
+def run_all(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    job = defs.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+
+
+def test_rules_quarantine_and_checks_do_what_the_page_of_quality_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(list(follow(DOCS / "quality.md", tmp_path, monkeypatch))) == 3
+    orders = DeltaTable("lake/public/orders")
+    assert orders.metadata().configuration["delta.constraints.positive"] == "amount > 0"
+    defs = runpy.run_path("defs.py")["defs"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        Path("landing/tuesday.csv").write_text("id,amount\n4,-1\n")
+        result = run_all(defs, instance)
+        assert not result.success
+        assert "ConstraintViolation" in str(result.failure_data_for_node("orders"))
+        assert len(rows("lake/public/orders")) == 2
+
+        Path("landing/tuesday.csv").write_text("id,amount\n1,5\n")
+        before = rows("lake/public/report")
+        result = run_all(defs, instance)
+        assert not result.success
+        failed = [each for each in result.get_asset_check_evaluations() if not each.passed]
+        assert [each.check_name for each in failed] == ["delta_unique"]
+        assert len(rows("lake/public/orders")) == 3
+        assert rows("lake/public/report") == before
+
+
+def test_the_page_of_history_reads_follows_and_restores_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(list(follow(DOCS / "history.md", tmp_path, monkeypatch))) == 1
+
+
+def test_the_environments_of_the_page_have_their_own_roots_and_are_checked_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ENVIRONMENT", raising=False)
+    assert len(list(follow(DOCS / "environments.md", tmp_path, monkeypatch))) == 1
+    assert len(rows("lake/public/large_orders")) == 1
+    monkeypatch.delitem(sys.modules, "defs", raising=False)
+    test = runpy.run_path("test_orders.py")["test_large_orders_leave_the_small_ones_out"]
+    test(tmp_path / "other")
+    monkeypatch.delitem(sys.modules, "defs")
+
+    monkeypatch.setenv("ENVIRONMENT", "production")
+    monkeypatch.delenv("LAKE_ROOT", raising=False)
+    defs = runpy.run_path("defs.py")["defs"]
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        pytest.raises(dg.DagsterInvalidConfigError, match="LAKE_ROOT"),
+    ):
+        run_all(defs, instance)
+
+
+def test_the_sensors_of_the_page_of_alerts_send_red_checks_and_failed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(follow(DOCS / "alerts.md", tmp_path, monkeypatch)) == []
+    names = runpy.run_path("defs.py")
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = run_all(names["defs"], instance)
+        assert done.success
+        context = dg.build_run_status_sensor_context(
+            sensor_name="red_checks",
+            dagster_event=done.get_run_success_event(),
+            dagster_instance=instance,
+            dagster_run=done.dagster_run,
+        )
+        names["red_checks"](context)
+        (sent,) = Path("sent.txt").read_text().splitlines()
+        assert sent.startswith("orders: delta_unique: ")
+
+        DeltaTable("lake/public/orders").overwrite(
+            pa.table({"other": ["a"]}), schema_mode="overwrite"
+        )
+        done = run_all(names["defs"], instance)
+        assert not done.success
+        context = dg.build_run_status_sensor_context(
+            sensor_name="failed_runs",
+            dagster_event=done.get_run_failure_event(),
+            dagster_instance=instance,
+            dagster_run=done.dagster_run,
+        )
+        names["failed_runs"](context.for_run_failure())
+        assert " failed: " in Path("sent.txt").read_text().splitlines()[-1]
