@@ -50,7 +50,8 @@ def check_column_types(schema: StructType, known: StructType | None = None) -> N
             raise InvalidArgument(
                 f"column {column} is new, contains only nulls and has no type; give it a type: "
                 "cast it in the data, say it in `columns` of an asset of files, or create "
-                "the table with its columns before the first write",
+                "the table with its columns before the first write; or return None until there are "
+                "rows, which writes nothing",
                 column=column,
             )
 

@@ -91,7 +91,7 @@ ERRORS: dict[str, tuple[type[DeltaError], str | None, Change]] = {
         "nothing",
         lambda table, engine: table.delete("nothing = 1", engine=engine.name),
     ),
-    "merge_cast": (InvalidCast, "i", merge("s.w")),
+    "merge_cast": (SchemaMismatch, "i", merge("s.w")),
     "merge_check": (ConstraintViolation, None, merge("-1")),
     "constraint": (
         ConstraintViolation,

@@ -95,9 +95,12 @@ def read_as(table: pa.Table, schema: StructType, **options: Any) -> list[dict[st
     return read(store, [file], configuration(schema)).to_pylist()
 
 
-def test_columns_are_found_by_name_exactly_first_and_then_without_regard_to_case() -> None:
+def test_columns_are_found_by_name_without_regard_to_case() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["A", "a", "B"])
-    assert read_as(table, struct(a=LONG, b=LONG)) == [{"a": 2, "b": 3}]
+    assert read_as(table.select([1, 2]), struct(a=LONG, b=LONG)) == [{"a": 2, "b": 3}]
+    assert read_as(table, struct(b=LONG)) == [{"b": 3}]
+    with pytest.raises(InvalidTable, match="several columns called a"):
+        read_as(table, struct(a=LONG, b=LONG))
 
 
 def test_columns_the_file_lacks_are_null_at_every_depth() -> None:

@@ -429,7 +429,7 @@ def test_a_job_says_it_of_tables_that_no_resource_opens(lake: Lake) -> None:
     table = DeltaTable.create(
         str(lake.root / "by_hand"),
         pa.schema([("id", pa.int64()), ("price", pa.string())]),
-        properties={"dagsterDelta.enableColumnChange": True},
+        properties={"dagsterDelta.enableColumnChange": True, "delta.columnMapping.mode": "name"},
     )
     config = {**CHANGE, "enable_features": False, "dry_run": False}
     tables = {"orders": table.uri}

@@ -543,7 +543,7 @@ def test_the_switch_is_off_by_default_and_turned_on_by_request() -> None:
         table.change_column("v", "STRING", enable_features=True)
 
 
-def test_a_table_created_with_the_switch_has_what_a_change_takes() -> None:
+def test_a_table_created_with_the_switch_gets_column_mapping_by_its_first_change() -> None:
     table = DeltaTable.create(
         "memory://t",
         texts(1).schema,
@@ -551,7 +551,8 @@ def test_a_table_created_with_the_switch_has_what_a_change_takes() -> None:
         store=MemoryStore(),
     )
     table.append(texts(1, 2))
-    table.change_column("v", "INT")
+    assert table.protocol().min_reader_version == 1
+    table.change_column("v", "INT", enable_features=True)
     assert read(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
 
 

@@ -239,11 +239,6 @@ def _other_case(table: DeltaTable) -> None:
     _replace_file(table, ROWS.rename_columns([name.upper() for name in ROWS.column_names]))
 
 
-def _twice(table: DeltaTable) -> None:
-    table.append(ROWS)
-    _replace_file(table, ROWS.append_column("n", pa.array([7, 7, 7, 7], pa.int32())))
-
-
 def _nanoseconds(table: DeltaTable) -> None:
     rows = ROWS.slice(3)
     table.append(rows)
@@ -287,7 +282,7 @@ def _nested(table: DeltaTable) -> None:
 @pytest.mark.parametrize(
     "prepare",
     [
-        _int96, _other_case, _twice, _nanoseconds, _dictionaries, _wide_integers, _widened,
+        _int96, _other_case, _nanoseconds, _dictionaries, _wide_integers, _widened,
         _legacy_calendar, _vectors, _nested,
     ],
 )  # fmt: skip

@@ -23,6 +23,7 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
+from dagster_delta.evolution.column_rules import check_column_types
 from dagster_delta.evolution.merge_schema import check_strict, diff_schemas
 from dagster_delta.evolution.properties import (
     COMMENT_KEY,
@@ -61,7 +62,6 @@ from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.row_write import check_has_types
 from dagster_delta.table.operations.write_planning import check_widening
 from dagster_delta.table.transaction.retries import StatementOptions
 
@@ -280,7 +280,8 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         tuple(column for column in columns if column.name not in write.control_columns)
     )
     if before is None:
-        check_has_types(schema)
+        # The columns of partitions are asked for their types next.
+        check_column_types(schema)
     missing = _missing(write, before)
     if before is not None and missing == ():
         return _skipped(write, before)

@@ -17,18 +17,13 @@ from msgspec.structs import replace
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
-from dagster_delta.errors import (
-    InvalidArgument,
-    InvalidCast,
-    SchemaMismatch,
-    TableAlreadyExists,
-)
+from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
 from dagster_delta.parquet.data_input import is_in_memory, without_made_up_types
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
-from dagster_delta.protocol.schema import PrimitiveType, StructType
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
@@ -137,8 +132,6 @@ class RowWrite:
         known = StructType(()) if snapshot is None or replaces else snapshot.schema
         if snapshot is not None:
             self.data = without_made_up_types(self.data, known)
-        elif self.planned is None:
-            check_has_types(self.data_schema)
 
         def may_repeat(newest: Snapshot | None) -> bool:
             planned = self._planned_configuration(newest, self.data_schema)
@@ -256,22 +249,6 @@ class RowWrite:
             values=inserted_values(configuration, schema.names),
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",
-        )
-
-
-def check_has_types(schema: StructType) -> None:
-    """Make sure that each column of a new table has a type.
-
-    Raises:
-        SchemaMismatch: the rows have no value in a column.
-    """
-    untyped = [field.name for field in schema if field.data_type == PrimitiveType("void")]
-    if untyped:
-        raise SchemaMismatch(
-            f"there is no table yet, and no value in column {', '.join(untyped)} of the data, so "
-            "that its type is unknown: return None until there are rows, which writes nothing; or "
-            'give the column a type, as by frame.astype({"column": "string"}) or DeltaTable.create',
-            column=untyped[0],
         )
 
 
