@@ -25,6 +25,8 @@ from dagster_delta.table.table_discovery import find_tables
 
 RUN_PROPERTY = "dagsterDelta.opOutputOfRun"
 """Table property: the run that wrote the table of an op's output."""
+PLACE_PROPERTY = "dagsterDelta.opOutputAt"
+"""Table property: where it wrote the table, below the root. A copy elsewhere is not the run's."""
 
 # Opening a table waits for storage, not for the CPU.
 _TABLES_AT_ONCE = 16
@@ -67,9 +69,10 @@ def _op_outputs(uris: list[str], storage_options: Mapping[str, object]) -> dict[
 
 
 def _is_op_output(uri: str, snapshot: Snapshot) -> bool:
-    """Whether a table is where its run has written it: a clone has the property too."""
-    run_id = snapshot.metadata.configuration.get(RUN_PROPERTY)
-    return bool(run_id) and uri.rpartition("/")[2].startswith(f"{run_id}-")
+    """Whether a table is where its run has written it: copies and clones have the marks, too."""
+    properties = snapshot.metadata.configuration
+    run_id, place = properties.get(RUN_PROPERTY), properties.get(PLACE_PROPERTY)
+    return bool(run_id and place) and f"/{uri}".endswith(f"/{place}")
 
 
 class OpOutputsConfig(KnownFieldsOnly, dg.Config):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -325,6 +327,16 @@ def test_job_deletes_whole_tables_of_op_outputs_and_no_others(lake, run_id):
     assert drop(lake, dry_run=False)["delta/dropped_tables"] == 0
 
 
+def test_job_keeps_a_copy_of_an_op_output_in_another_folder(lake, run_id):
+    (output,) = tables(lake) - LASTING
+    source = Path(lake.table(output).uri.removeprefix("file://"))
+    shutil.copytree(source, source.parents[1] / "archive" / output)
+    drop(lake, dry_run=False)
+    assert not source.exists()
+    copy = DeltaTable(str(source.parents[1] / "archive" / output))
+    assert copy.snapshot().scan().to_arrow().num_rows > 0
+
+
 def test_job_keeps_tables_of_op_outputs_that_are_younger_than_asked(lake, run_id):
     before = tables(lake)
     drop(lake, older_than_hours=1, dry_run=False)
@@ -361,6 +373,9 @@ def test_table_of_an_op_output_is_marked_with_its_run_and_a_named_one_is_not(lak
     (output,) = tables(lake) - LASTING
     assert output.startswith(run_id)
     properties = lake.table(output).metadata().configuration
-    assert properties == {"dagsterDelta.opOutputOfRun": run_id}
+    assert properties == {
+        "dagsterDelta.opOutputOfRun": run_id,
+        "dagsterDelta.opOutputAt": f"public/{output}",
+    }
     for name in LASTING:
         assert "dagsterDelta.opOutputOfRun" not in lake.table(name).metadata().configuration

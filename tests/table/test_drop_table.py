@@ -31,6 +31,14 @@ def paths(table: DeltaTable) -> list[str]:
     return sorted(meta.path for meta in open_store(table.uri).list_recursive())
 
 
+def test_drop_refuses_a_table_with_another_one_below_it(table: DeltaTable) -> None:
+    DeltaTable(f"{table.uri}/below", must_exist=False).append(pa.table({"id": [1]}))
+    before = paths(table)
+    with pytest.raises(InvalidArgument, match="another table is below"):
+        drop_table(open_store(table.uri), MARK, "mine")
+    assert paths(table) == before
+
+
 @pytest.mark.parametrize(("mark", "value"), [(MARK, "yours"), ("team.other", "mine")])
 def test_drop_refuses_a_table_without_the_mark(table: DeltaTable, mark: str, value: str) -> None:
     before = paths(table)

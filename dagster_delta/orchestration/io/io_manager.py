@@ -57,7 +57,7 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.op_outputs import RUN_PROPERTY
+from dagster_delta.orchestration.op_outputs import PLACE_PROPERTY, RUN_PROPERTY
 from dagster_delta.orchestration.partitions.mapping import keys_of_input
 from dagster_delta.orchestration.partitions.partitions import (
     SelectPartitions,
@@ -239,8 +239,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
         elif options.table_name is None and facts.run_id is not None:
-            marked = {**options.table_properties, RUN_PROPERTY: facts.run_id}
-            options = replace(options, table_properties=marked)
+            place = "/".join(filter(None, options.table_path(*_identity(context))))
+            marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
+            options = replace(options, table_properties={**options.table_properties, **marks})
         return AssetWrite(
             name=name,
             uri=uri,

@@ -22,7 +22,7 @@ def drop_table(store: ObjectStore, mark: str, value: str) -> int:
     deleted in part is still found with its properties, and is deleted by the next call.
 
     Raises:
-        InvalidArgument: the table has no such property.
+        InvalidArgument: the table has no such property, or another table is below it.
         TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
     """
     snapshot = Snapshot.load(store)
@@ -33,6 +33,13 @@ def drop_table(store: ObjectStore, mark: str, value: str) -> int:
             version=snapshot.version,
         )
     paths = sorted((meta.path for meta in store.list_recursive()), reverse=True)
+    if nested := [path for path in paths if f"/{LOG_DIRECTORY}/" in path]:
+        raise InvalidArgument(
+            f"another table is below the table, with {nested[-1]}: it is not deleted; move the "
+            "other one away first",
+            table=store.location.uri,
+            version=snapshot.version,
+        )
     delete_with_checksums(store, [path for path in paths if not _is_commit(path)])
     for path in filter(_is_commit, paths):
         delete_with_checksums(store, [path])
