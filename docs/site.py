@@ -6,8 +6,9 @@ is no page, such as a test, becomes its name. A link to nothing is left as it is
 strict build.
 
 Each class that a page of `docs/api/`, or that of the components, names has a page of its own on the
-site. Blocks of code with a title that follow each other become tabs, the table of pages in
-README.md becomes cards, and a picture `x.png` is shown as `x-dark.png` on dark pages.
+site; mkdocstrings builds the reference in place of the text of docs/reference.py. Blocks of code
+with a title that follow each other become tabs, the table of pages in README.md becomes cards, and
+a picture `x.png` is shown as `x-dark.png` on dark pages.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ OUTSIDE = {
 """Pages outside of `docs/`, by their paths in the repository: their names on the site."""
 
 _INSIDE = {name: path for path, name in OUTSIDE.items()}
-_CLASS = re.compile(r"(?m)^::: (dagster_delta\.(?:\w+\.)*([A-Z]\w+))$")
-_BUILT = re.compile(r"(?m)^This page is built .*\n\n")
+_GENERATED = re.compile(r"(?ms)^<!-- (::: [\w.]+) -->$.*?^<!-- end -->$")
+_CLASS = re.compile(r"(?m)^(?:<!-- )?::: (dagster_delta\.(?:\w+\.)*([A-Z]\w+))(?: -->)?$")
 _CLASS_PAGE = """---
 title: {name}
 ---
@@ -116,7 +117,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if config.repo_url and (ROOT / source).exists():
         page.edit_url = posixpath.join(config.repo_url, "edit/main", source)
     if source.removeprefix("docs/") in _with_classes():
-        markdown = _CLASS.sub(partial(_summary, here), _BUILT.sub("", markdown))
+        markdown = _CLASS.sub(partial(_summary, here), _GENERATED.sub(r"\1", markdown))
     if here == "index.md":
         page.meta["hide"] = ["navigation"]
     markdown = _PAGES.sub(_cards, _TABS.sub(_tabs, _PICTURE.sub(_in_both_themes, markdown)))
