@@ -160,11 +160,11 @@ def test_changes_find_and_keep_the_rows(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
-def test_merges_compare_as_filters_do(
+def test_merges_pad_on_both_sides_of_a_comparison(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
     table = unpadded(delta_spark, str(tmp_path / "t"))
-    source = pa.table({"k": ["ab", "ab   "], "n": pa.array([30, 40], pa.int64())})
+    source = pa.table({"k": ["ab"], "n": pa.array([40], pa.int64())})
     merge = table.merge(source, on="t.c = u.k AND t.d = 'ab'", source_alias="u", engine=engine)
     merge.when_matched_update({"id": "u.n"}).when_not_matched_by_source_delete(
         "t.p = 'y'"
