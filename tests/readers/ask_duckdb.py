@@ -1,0 +1,48 @@
+"""DuckDB and its extension for Delta tables."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from asking import NotOffered, read_rows, serve, sql_query, sql_value
+
+# The package has the file of the extension; nothing is downloaded.
+EXTENSION = next(
+    Path(sysconfig.get_path("purelib"), "duckdb_extension_delta").rglob("*.duckdb_extension")
+)
+
+
+def literal(found: dict[str, str]) -> str:
+    """DuckDB's constants: `TIMESTAMP` has no zone there."""
+    if found["type"] == "timestamp":
+        return f"TIMESTAMPTZ '{found['value']}+00:00'"
+    if found["type"] == "timestamp_ntz":
+        return f"TIMESTAMP '{found['value']}'"
+    if found["type"] == "binary":
+        return f"unhex('{found['value']}')"
+    return sql_value(found)
+
+
+def answer(question: dict[str, Any]) -> pa.Table:
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{EXTENSION}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    uri = question["uri"].replace("'", "''")
+    if question["kind"] == "append":
+        connection.execute(f"ATTACH '{uri}' AS target (TYPE delta)")
+        connection.register("new_rows", read_rows(question["new_rows"]))
+        connection.execute("INSERT INTO target SELECT * FROM new_rows")
+        return pa.table({})
+    if question["kind"] == "changes" or question["timestamp"]:
+        raise NotOffered("only versions")
+    version = "" if question["version"] is None else f", version = {question['version']}"
+    query = sql_query(question, f"delta_scan('{uri}'{version})", value=literal)
+    return connection.sql(query).to_arrow_table()
+
+
+if __name__ == "__main__":
+    serve(answer)

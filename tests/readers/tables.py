@@ -1,0 +1,571 @@
+"""The tables that programs are asked about: one for each feature or type, written by this library."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta import Column, DeltaTable, Identity
+from tests.readers.questions import Question, where
+
+D = decimal.Decimal
+UTC = dt.UTC
+MAPPED = {"delta.columnMapping.mode": "name"}
+VECTORS = {"delta.enableDeletionVectors": "true"}
+WIDENING = {"delta.enableTypeWidening": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+COUNT = Question(name="count", kind="count")
+ALL = Question(name="all rows")
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A table, and what is asked about it."""
+
+    name: str
+    features: tuple[str, ...]
+    """What a reader has to know, in the names of the matrix."""
+    write: Callable[[str], None]
+    questions: tuple[Question, ...] = ()
+    new_rows: pa.Table | None = None
+    """Rows that each writer appends; None: no writer is asked."""
+
+    def all_questions(self) -> tuple[Question, ...]:
+        """Every table is read whole, counted, and read by one column."""
+        return (ALL, COUNT, *self.questions)
+
+
+SAMPLES: dict[str, Sample] = {}
+
+
+def sample(
+    name: str,
+    *questions: Question,
+    features: tuple[str, ...] = (),
+    new_rows: pa.Table | None = None,
+) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
+    """Register a function that writes the table of a feature at a path."""
+
+    def register(write: Callable[[str], None]) -> Callable[[str], None]:
+        SAMPLES[name] = Sample(
+            name=name,
+            features=features or (name,),
+            write=write,
+            questions=questions,
+            new_rows=new_rows,
+        )
+        return write
+
+    return register
+
+
+def ids(*numbers: int, **columns: pa.Array) -> pa.Table:
+    """Rows with a key of 64 bits."""
+    return pa.table({"id": pa.array(numbers, pa.int64()), **columns})
+
+
+def texts(*values: str | None) -> pa.Array:
+    return pa.array(values, pa.string())
+
+
+PLAIN = ids(1, 2, 3, v=texts("a", "b", None))
+MORE = ids(9, v=texts("z"))
+
+
+@sample("plain", where("id", ">", "int", "1"), where("v", "=", "string", "b"), new_rows=MORE)
+def write_plain(uri: str) -> None:
+    DeltaTable.create(uri, PLAIN.schema).append(PLAIN)
+
+
+@sample("no rows", new_rows=MORE)
+def write_no_rows(uri: str) -> None:
+    DeltaTable.create(uri, PLAIN.schema)
+
+
+@sample("deletion vectors", where("id", ">", "int", "1"), new_rows=MORE)
+def write_vectors(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=VECTORS)
+    table.append(ids(*range(100), v=texts(*("v" * (n % 7) for n in range(100)))))
+    table.delete("id % 10 = 3")
+
+
+NESTED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("old", pa.string()),
+        ("gone", pa.int32()),
+        ("items", pa.list_(pa.int32())),
+        ("counts", pa.map_(pa.string(), pa.int32())),
+        ("s", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+    ]
+)
+
+
+def _nested_rows(*numbers: int) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "id": n,
+                "old": f"text {n}",
+                "gone": n,
+                "items": [n, None],
+                "counts": [("x", n)],
+                "s": None if n % 3 == 0 else {"a": n, "b": f"b{n}"},
+            }
+            for n in numbers
+        ],
+        schema=NESTED,
+    )
+
+
+NESTED_FILTERS = (
+    where("id", ">", "int", "2"),
+    where("s.a", "=", "int", "2"),
+    Question(name="column: s", columns=("s",)),
+    Question(name="column: items", columns=("items",)),
+)
+
+
+@sample("nested types", *NESTED_FILTERS, new_rows=_nested_rows(9))
+def write_nested(uri: str) -> None:
+    DeltaTable.create(uri, NESTED).append(_nested_rows(1, 2, 3))
+
+
+def _mapped(uri: str, properties: dict[str, str]) -> None:
+    table = DeltaTable.create(uri, NESTED, properties=properties)
+    table.append(_nested_rows(1, 2, 3))
+    table.alter("RENAME COLUMN old TO new", enable_features=True)
+    table.alter("DROP COLUMN gone")
+    table.append(_renamed_rows(4))
+
+
+def _renamed_rows(*numbers: int) -> pa.Table:
+    return (
+        _nested_rows(*numbers)
+        .drop_columns(["gone"])
+        .rename_columns(["id", "new", "items", "counts", "s"])
+    )
+
+
+@sample("column mapping by name", *NESTED_FILTERS, new_rows=_renamed_rows(9))
+def write_mapped_by_name(uri: str) -> None:
+    _mapped(uri, MAPPED)
+
+
+@sample("column mapping by id", *NESTED_FILTERS, new_rows=_renamed_rows(9))
+def write_mapped_by_id(uri: str) -> None:
+    _mapped(uri, {"delta.columnMapping.mode": "id"})
+
+
+@sample("column mapping that came with a rename", *NESTED_FILTERS, new_rows=_renamed_rows(9))
+def write_mapped_later(uri: str) -> None:
+    _mapped(uri, {})
+
+
+@sample(
+    "column mapping without nested columns",
+    where("w", "=", "string", "b"),
+    new_rows=ids(9, w=texts("z")),
+)
+def write_mapped_flat(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=MAPPED)
+    table.append(PLAIN)
+    table.alter("RENAME COLUMN v TO w")
+
+
+def _widened(name: str, before: pa.Array, new_type: str, after: pa.Array, *asked: Question) -> None:
+    @sample(
+        f"widened: {name}", *asked, features=("type widening",), new_rows=pa.table({"n": after})
+    )
+    def write(uri: str) -> None:
+        table = DeltaTable.create(uri, pa.schema([("n", before.type)]), properties=WIDENING)
+        table.append(pa.table({"n": before}))
+        table.alter(f"ALTER COLUMN n TYPE {new_type}")
+        table.append(pa.table({"n": after}))
+
+
+INTS = pa.array([1, 100, None, 2147483647], pa.int32())
+_widened(
+    "byte to short",
+    pa.array([1, 127, None], pa.int8()),
+    "SMALLINT",
+    pa.array([300], pa.int16()),
+    where("n", ">", "int", "126"),
+    where("n", "<", "int", "200"),
+)
+_widened(
+    "int to bigint",
+    INTS,
+    "BIGINT",
+    pa.array([2**40], pa.int64()),
+    where("n", ">", "int", "100"),
+    where("n", "<", "int", str(2**39)),
+)
+_widened(
+    "int to double",
+    INTS,
+    "DOUBLE",
+    pa.array([1.5], pa.float64()),
+    where("n", ">", "double", "2147483646.5"),
+    where("n", "<", "double", "1.25"),
+)
+_widened(
+    "int to decimal",
+    INTS,
+    "DECIMAL(12,2)",
+    pa.array([D("1.50")], pa.decimal128(12, 2)),
+    where("n", ">", "decimal(12,2)", "2147483646.50"),
+    where("n", "<", "decimal(12,2)", "1.25"),
+)
+_widened(
+    "bigint to decimal",
+    pa.array([1, 2**62], pa.int64()),
+    "DECIMAL(22,2)",
+    pa.array([D("1.50")], pa.decimal128(22, 2)),
+    where("n", ">", "decimal(22,2)", f"{2**62 - 1}.50"),
+    where("n", "<", "decimal(22,2)", "1.25"),
+)
+_widened(
+    "float to double",
+    pa.array([0.5, 1.1], pa.float32()),
+    "DOUBLE",
+    pa.array([1.1], pa.float64()),
+    where("n", ">", "double", "1.1"),
+    where("n", "<=", "double", "1.1"),
+)
+_widened(
+    "decimal scale",
+    pa.array([D("1.1"), D("9.9")], pa.decimal128(3, 1)),
+    "DECIMAL(6,3)",
+    pa.array([D("1.155")], pa.decimal128(6, 3)),
+    where("n", ">", "decimal(6,3)", "9.899"),
+    where("n", "<", "decimal(6,3)", "1.151"),
+)
+_widened(
+    "date to timestamp_ntz",
+    pa.array([dt.date(2023, 12, 31), dt.date(2024, 1, 1)], pa.date32()),
+    "TIMESTAMP_NTZ",
+    pa.array([dt.datetime(2024, 1, 1, 13)], pa.timestamp("us")),
+    where("n", "<", "timestamp_ntz", "2024-01-01 12:00:00"),
+    where("n", ">", "timestamp_ntz", "2023-12-31 12:00:00"),
+)
+
+
+@sample("widened: in a struct", where("s.n", ">", "int", "1"), features=("type widening",))
+def write_widened_nested(uri: str) -> None:
+    before = pa.struct([("n", pa.int32())])
+    after = pa.struct([("n", pa.int64())])
+    table = DeltaTable.create(uri, pa.schema([("s", before)]), properties=WIDENING)
+    table.append(pa.table({"s": pa.array([{"n": 1}, {"n": 2}, None], before)}))
+    table.alter("ALTER COLUMN s.n TYPE BIGINT")
+    table.append(pa.table({"s": pa.array([{"n": 2**40}], after)}))
+
+
+def _typed(
+    name: str, values: pa.Array, *asked: Question, partitioned: bool = False, writers: bool = True
+) -> None:
+    title = f"partitioned by {name}" if partitioned else name
+    rows = ids(*range(len(values)), c=values)
+
+    @sample(title, *asked, new_rows=rows.slice(0, 1) if writers else None)
+    def write(uri: str) -> None:
+        table = DeltaTable.create(uri, rows.schema, partition_by=["c"] if partitioned else None)
+        for number in range(len(rows)):
+            table.append(rows.slice(number, 1))
+
+
+def _instant(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+TYPES: dict[str, tuple[pa.Array, tuple[Question, ...]]] = {
+    "string": (
+        texts("a", "ü/%:= x", "x" * 40, "x" * 39 + "y", None),
+        (where("c", "=", "string", "x" * 39 + "y"), where("c", ">", "string", "x" * 32)),
+    ),
+    "int": (pa.array([1, -5, None], pa.int32()), (where("c", "<", "int", "0"),)),
+    "boolean": (pa.array([True, False, None]), (where("c", "=", "boolean", "true"),)),
+    "double": (
+        pa.array([0.5, -0.0, 1e300, None]),
+        (where("c", ">", "double", "0.25"), where("c", "=", "double", "0.0")),
+    ),
+    "date": (
+        pa.array([dt.date(2024, 1, 1), dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
+        (where("c", ">=", "date", "2024-01-01"), where("c", "<", "date", "1900-01-01")),
+    ),
+    "timestamp": (
+        pa.array(
+            [_instant("2024-01-01 12:00:00.123456"), _instant("1900-01-01"), None],
+            pa.timestamp("us", "UTC"),
+        ),
+        (
+            where("c", "=", "timestamp", "2024-01-01 12:00:00.123456"),
+            where("c", "<", "timestamp", "2024-01-01 12:00:00.123457"),
+        ),
+    ),
+    "timestamp_ntz": (
+        pa.array([dt.datetime(2024, 1, 1, 12, 0, 0, 123456), None], pa.timestamp("us")),
+        (
+            where("c", "=", "timestamp_ntz", "2024-01-01 12:00:00.123456"),
+            where("c", "<", "timestamp_ntz", "2024-01-01 12:00:00.123457"),
+        ),
+    ),
+    "decimal": (
+        pa.array([D("0.0000000001"), D("-12345678901234567890.5"), None], pa.decimal128(38, 10)),
+        (
+            where("c", "=", "decimal(38,10)", "0.0000000001"),
+            where("c", "<", "decimal(38,10)", "-1.0000000000"),
+        ),
+    ),
+    "binary": (pa.array([b"\x01\x02", b"abc", None]), (where("c", "=", "binary", "616263"),)),
+}
+for _name, (_values, _asked) in TYPES.items():
+    _typed(_name, _values, *_asked)
+    _typed(_name, _values, *_asked, partitioned=True)
+_typed(
+    "partition values null and empty", texts("a", None, ""), where("c", "IS NULL"), partitioned=True
+)
+_typed(
+    "NaN and infinity",
+    pa.array([1.0, float("nan"), float("inf"), float("-inf")]),
+    where("c", ">", "double", "5.0"),
+    where("c", "<", "double", "2.0"),
+)
+
+
+@sample(
+    "NaN beside others in a file",
+    where("c", ">", "double", "5.0"),
+    where("c", "<", "double", "2.0"),
+)
+def write_nan(uri: str) -> None:
+    rows = ids(1, 2, 3, c=pa.array([1.0, 9.0, float("nan")]))
+    DeltaTable.create(uri, rows.schema).append(rows)
+
+
+@sample(
+    "column added later",
+    where("w", "IS NULL"),
+    where("w", "=", "int", "5"),
+    new_rows=ids(9, v=texts("z"), w=pa.array([6], pa.int32())),
+)
+def write_added(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.alter("ADD COLUMN w INT")
+    table.append(ids(4, v=texts("d"), w=pa.array([5], pa.int32())))
+
+
+@sample("default for existing rows", where("w", "=", "int", "5"), new_rows=MORE)
+def write_lazy_default(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.alter("ADD COLUMN w INT DEFAULT 5", existing_rows="lazy", enable_features=True)
+
+
+@sample("column default", new_rows=MORE)
+def write_default(uri: str) -> None:
+    columns = [Column("id", "BIGINT"), Column("v", "STRING"), Column("w", "INT", default="7")]
+    DeltaTable.create(uri, columns).append(PLAIN)
+
+
+@sample("generated column", new_rows=ids(9))
+def write_generated(uri: str) -> None:
+    columns = [Column("id", "BIGINT"), Column("twice", "BIGINT", generated_as="id * 2")]
+    DeltaTable.create(uri, columns).append(ids(1, 2))
+
+
+@sample("identity column", new_rows=pa.table({"v": texts("z")}))
+def write_identity(uri: str) -> None:
+    columns = [Column("id", "BIGINT", nullable=False, identity=Identity()), Column("v", "STRING")]
+    DeltaTable.create(uri, columns).append(pa.table({"v": texts("a", "b")}))
+
+
+@sample("CHECK constraint", new_rows=MORE)
+def write_constraint(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.alter("ADD CONSTRAINT small CHECK (id < 100)")
+    table.append(PLAIN)
+
+
+@sample("row against a CHECK", features=("CHECK constraint",), new_rows=ids(500, v=texts("no")))
+def write_constraint_again(uri: str) -> None:
+    write_constraint(uri)
+
+
+@sample("NOT NULL column", new_rows=MORE)
+def write_not_null(uri: str) -> None:
+    columns = [Column("id", "BIGINT", nullable=False), Column("v", "STRING")]
+    DeltaTable.create(uri, columns).append(PLAIN)
+
+
+@sample("V2 checkpoint", new_rows=MORE)
+def write_v2_checkpoint(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties={"delta.checkpointPolicy": "v2"})
+    table.append(PLAIN)
+    table.checkpoint()
+
+
+@sample("statistics as structs only", where("id", ">", "int", "1"), new_rows=MORE)
+def write_struct_statistics(uri: str) -> None:
+    properties = {
+        "delta.checkpoint.writeStatsAsStruct": "true",
+        "delta.checkpoint.writeStatsAsJson": "false",
+    }
+    table = DeltaTable.create(uri, PLAIN.schema, properties=properties)
+    table.append(PLAIN)
+    table.checkpoint()
+
+
+@sample("row tracking", new_rows=MORE)
+def write_row_tracking(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties={"delta.enableRowTracking": "true"})
+    table.append(PLAIN)
+    table.update({"v": "'new'"}, where="id = 1")
+
+
+@sample(
+    "in-commit timestamps",
+    Question(name="version 1", version=1),
+    new_rows=MORE,
+)
+def write_in_commit_timestamps(uri: str) -> None:
+    properties = {"delta.enableInCommitTimestamps": "true"}
+    table = DeltaTable.create(uri, PLAIN.schema, properties=properties)
+    table.append(PLAIN)
+    table.append(MORE)
+
+
+@sample("clustering", where("id", ">", "int", "1"), new_rows=MORE)
+def write_clustered(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, cluster_by=["id"])
+    table.append(PLAIN)
+    table.optimize()
+
+
+@sample("VACUUM protocol check", new_rows=MORE)
+def write_vacuum_protocol_check(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.enable_feature("vacuumProtocolCheck")
+
+
+@sample("change data feed", Question(name="changes", kind="changes", version=1), new_rows=MORE)
+def write_feed(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=FEED)
+    table.append(PLAIN)
+    table.update({"v": "'new'"}, where="id = 1")
+    table.delete("id = 2")
+
+
+@sample(
+    "change data feed with deletion vectors",
+    Question(name="changes", kind="changes", version=1),
+    features=("change data feed", "deletion vectors"),
+)
+def write_feed_with_vectors(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=FEED | VECTORS)
+    table.append(PLAIN)
+    table.delete("id = 2")
+
+
+@sample("shallow clone")
+def write_clone(uri: str) -> None:
+    write_plain(f"{uri}.source")
+    DeltaTable(f"{uri}.source").clone(uri, deep=False)
+
+
+@sample("zstd", new_rows=MORE)
+def write_zstd(uri: str) -> None:
+    properties = {"delta.parquet.compression.codec": "zstd"}
+    DeltaTable.create(uri, PLAIN.schema, properties=properties).append(PLAIN)
+
+
+@sample("old versions", Question(name="version 1", version=1))
+def write_versions(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.append(MORE)
+
+
+@sample("old schema", Question(name="version 1", version=1))
+def write_old_schema(uri: str) -> None:
+    write_added(uri)
+
+
+_COPIED = "2024-05-01T00:00:00Z"
+
+
+@sample("copied log, time travel by timestamp", Question(name="timestamp", timestamp=_COPIED))
+def write_copied(uri: str) -> None:
+    """Log files that a copy gave other times: version 1 was the latest at the asked time."""
+    write_versions(uri)
+    log = Path(uri) / "_delta_log"
+    for version, day in ((0, 1), (1, 2), (2, 9)):
+        at = dt.datetime(2024, 4 if version < 2 else 5, day, tzinfo=UTC).timestamp()
+        os.utime(log / f"{version:020}.json", (at, at))
+
+
+@sample("log compaction", new_rows=MORE)
+def write_compaction(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.append(MORE)
+    log = Path(uri) / "_delta_log"
+    lines = "".join((log / f"{version:020}.json").read_text() for version in (1, 2))
+    kept = [line for line in lines.splitlines() if '"add"' in line]
+    (log / f"{1:020}.{2:020}.compacted.json").write_text("\n".join(kept) + "\n")
+
+
+DOTTED = pa.schema([("id", pa.int64()), ("a b", pa.int64()), ("x,y", pa.string())])
+
+
+@sample(
+    "names with spaces and commas",
+    where("a b", ">", "int", "1"),
+    features=("column mapping without nested columns",),
+)
+def write_names(uri: str) -> None:
+    table = DeltaTable.create(uri, DOTTED, properties=MAPPED)
+    table.append(pa.Table.from_pylist([{"id": 1, "a b": 5, "x,y": "v"}], schema=DOTTED))
+
+
+@sample(
+    "column c.d beside a struct c",
+    where("c\\.d", ">", "int", "150"),
+    where("c.d", "<", "int", "150"),
+    features=("column mapping by name",),
+)
+def write_dotted(uri: str) -> None:
+    schema = pa.schema([("c.d", pa.int64()), ("c", pa.struct([("d", pa.int64())]))])
+    table = DeltaTable.create(uri, schema, properties=MAPPED)
+    for number in (100, 200):
+        row = {"c.d": number, "c": {"d": 300 - number}}
+        table.append(pa.Table.from_pylist([row], schema=schema))
+
+
+@sample("mapping, vectors and wider types", where("m", ">", "int", "1"))
+def write_all_three(uri: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    table = DeltaTable.create(uri, schema, properties=MAPPED | VECTORS | WIDENING)
+    table.append(ids(*range(8), n=pa.array(range(8), pa.int32())))
+    table.alter("ALTER COLUMN n TYPE BIGINT")
+    table.alter("RENAME COLUMN n TO m")
+    table.delete("id = 5")
+
+
+def write_samples(directory: Path, names: list[str]) -> dict[str, str]:
+    """Write the tables; the location of each."""
+    shutil.rmtree(directory, ignore_errors=True)
+    places = {}
+    for number, name in enumerate(names):
+        places[name] = str(directory / f"t{number:03}")
+        Path(places[name]).parent.mkdir(parents=True, exist_ok=True)
+        SAMPLES[name].write(places[name])
+    return places
