@@ -363,7 +363,7 @@ def test_a_merge_pads_texts_of_its_source_that_are_compared_with_a_char_column(
         created.merge(source, "t.code = s.code").when_matched_update({"note": "s.code"}).execute()
     merge = created.merge(source, "t.code = s.code")
     merge.when_matched_update({"note": "rtrim(s.code)"}).execute()
-    assert engine.tuples(created, "note", where="code = 'ab'") == [("ab",)]
+    assert ("ab   ", "ab") in engine.tuples(created, "code", "note")
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     schema = StructType(
         tuple(column for column in columns if column.name not in write.control_columns)
     )
-    if before is None:
+    if before is None and schema.fields:
         # The columns of partitions are asked for their types next.
         check_column_types(schema)
     missing = _missing(write, before)

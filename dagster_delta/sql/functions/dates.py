@@ -62,6 +62,12 @@ def _as_local(name: str, argument: Typed) -> Typed:
     return argument if is_local else local_time(_as_timestamp(name, argument))
 
 
+def _as_moment(name: str, argument: Typed) -> Typed:
+    """An instant; Spark counts the seconds of a local time as if it were in UTC."""
+    is_local = argument.data_type == TIMESTAMP_NTZ
+    return argument if is_local else _as_timestamp(name, argument)
+
+
 def _months(name: str, argument: Typed) -> Typed:
     data_type = argument.data_type
     if data_type is None or not is_integral(data_type) or data_type == LONG:
@@ -187,5 +193,5 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
         may_raise=True,
         takes=(2, 2),
     ),
-    "unix_timestamp": Function(calls(LONG, _as_timestamp), "(epoch_us({0}) // 1000000)"),
+    "unix_timestamp": Function(calls(LONG, _as_moment), "(epoch_us({0}) // 1000000)"),
 }
