@@ -33,7 +33,8 @@ from dagster_delta.orchestration.io.asset_writer import (
     Rows,
 )
 from dagster_delta.orchestration.io.merge_config import MergeConfig
-from dagster_delta.orchestration.io.openlineage import check_client, emit_write, note_input
+from dagster_delta.orchestration.io.observers import TableObserver
+from dagster_delta.orchestration.io.openlineage import OpenLineageObserver
 from dagster_delta.orchestration.io.output_metadata import (
     input_facts,
     log_input_metadata,
@@ -175,8 +176,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         name = _name(context)
         if obj is None and context.dagster_type.kind.name == "NOTHING":
             return
-        if self.openlineage:
-            check_client()
+        observers = self._observers()
+        for observer in observers:
+            observer.before_write()
         value = self._value(context, obj)
         options = self._options_of_output(context, value, name)
         # Without rows, nothing has to say which of them belong to a partition.
@@ -191,8 +193,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             return
         table_name = options.qualified_name(*_identity(context))
         report_write(context, written, work, table_name=table_name)
-        if self.openlineage and written.skipped_because is None:
-            emit_write(context, written)
+        for observer in observers:
+            observer.after_write(context, written)
+
+    def _observers(self) -> list[TableObserver]:
+        return [OpenLineageObserver()] if self.openlineage else []
 
     def _options_of_output(
         self, context: dg.OutputContext, value: AssetValue, name: str
@@ -303,8 +308,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         by_partition = None if select is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
-        if self.openlineage:
-            note_input(context, snapshot)
+        for observer in self._observers():
+            observer.after_read(context, snapshot)
         return value
 
     @staticmethod

@@ -17,6 +17,7 @@ from dagster import InputContext, OutputContext, TableColumnLineage
 
 from dagster_delta._version import __version__
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.observers import TableObserver
 from dagster_delta.orchestration.io.run_facts import run_facts, step_notes
 from dagster_delta.storage.locations import canonical_uri
 from dagster_delta.table.read.history import history
@@ -81,40 +82,43 @@ def openlineage_dataset(
     return {**dataset, "outputFacets": output}
 
 
-def note_input(context: InputContext, snapshot: Snapshot) -> None:
-    """Remember a table that the running step loads, for the event of its output."""
-    if (notes := step_notes()) is not None and context.has_asset_key:
-        inputs = notes.setdefault("openlineage", {})
-        inputs[context.asset_key.to_user_string()] = {
-            **_dataset(snapshot),
-            "uri": snapshot.store.location.uri,
-        }
+class OpenLineageObserver(TableObserver):
+    """Sends an event for each write, with the tables that its step has read."""
 
+    def before_write(self) -> None:
+        """Check that events can be sent."""
+        try:
+            import openlineage.client  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise InvalidArgument(
+                "openlineage of the DeltaIOManager needs the package openlineage-python: pip "
+                "install 'dagster-delta-protocol[openlineage]'"
+            ) from error
 
-def check_client() -> None:
-    """Check that events can be sent, before rows are written."""
-    try:
-        import openlineage.client  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            "openlineage of the DeltaIOManager needs the package openlineage-python: pip install "
-            "'dagster-delta-protocol[openlineage]'"
-        ) from error
+    def after_write(self, context: OutputContext, written: WrittenAsset) -> None:
+        """Send START and COMPLETE of the step that wrote a version; a failure is only a warning."""
+        if written.skipped_because is not None:
+            return
+        try:
+            from openlineage.client import OpenLineageClient, event_v2
 
+            given = getattr(context.output_metadata.get("dagster/column_lineage"), "value", None)
+            client = OpenLineageClient()
+            lineage = given or written.column_lineage
+            for event in _events(event_v2, context, written.snapshot, lineage):
+                client.emit(event)
+            client.close()
+        except Exception as error:  # noqa: BLE001  the rows are written, and a retry repeats them
+            context.log.warning(f"the OpenLineage events were not sent: {error}")
 
-def emit_write(context: OutputContext, written: WrittenAsset) -> None:
-    """Send START and COMPLETE of the step that wrote a version; a failure is only a warning."""
-    try:
-        from openlineage.client import OpenLineageClient, event_v2
-
-        given = getattr(context.output_metadata.get("dagster/column_lineage"), "value", None)
-        client = OpenLineageClient()
-        lineage = given or written.column_lineage
-        for event in _events(event_v2, context, written.snapshot, lineage):
-            client.emit(event)
-        client.close()
-    except Exception as error:  # noqa: BLE001  the rows are written, and a retry repeats them
-        context.log.warning(f"the OpenLineage events were not sent: {error}")
+    def after_read(self, context: InputContext, snapshot: Snapshot) -> None:
+        """Remember a table that the running step loads, for the event of its output."""
+        if (notes := step_notes()) is not None and context.has_asset_key:
+            inputs = notes.setdefault("openlineage", {})
+            inputs[context.asset_key.to_user_string()] = {
+                **_dataset(snapshot),
+                "uri": snapshot.store.location.uri,
+            }
 
 
 def _events(
