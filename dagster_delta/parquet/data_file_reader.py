@@ -33,9 +33,9 @@ from dagster_delta.parquet.opened_file import (
 )
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.projection import FileProjection, locate_leaf
+from dagster_delta.parquet_format.footer import ChunkStatistics, decimal_bound
+from dagster_delta.parquet_format.reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics, decimal_bound
-from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_paths

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.parquet.nested_arrays import (
     children_of,
     inner_fields,
@@ -24,7 +23,8 @@ from dagster_delta.parquet.statistics import (
     StatisticsLayout,
     holds_nan,
 )
-from dagster_delta.protocol.checkpoint.parquet_reader import (
+from dagster_delta.parquet_format.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.parquet_format.reader import (
     decoding_pool,
     release_scratch_memory,
 )

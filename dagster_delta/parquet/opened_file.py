@@ -28,17 +28,17 @@ from dagster_delta.errors import (
     InvalidTable,
     MemoryExhausted,
 )
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.parquet_footer import (
+from dagster_delta.parquet_format.footer import (
     ChunkStatistics,
     ParquetFooter,
     read_footer,
 )
-from dagster_delta.protocol.checkpoint.parquet_reader import (
+from dagster_delta.parquet_format.reader import (
     column_ranges,
     open_parquet_reader,
     storage_failure,
 )
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import NUM_RECORDS, parse_statistics_json

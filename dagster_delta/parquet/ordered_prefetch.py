@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, release_scratch_memory
+from dagster_delta.parquet_format.reader import FETCHED_BYTES, release_scratch_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.ordered_prefetch import BatchSource, prefetch_in_order
+from dagster_delta.parquet_format.reader import decoding_pool
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:

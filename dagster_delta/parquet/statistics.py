@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.nested_arrays import count_leaves
-from dagster_delta.protocol.checkpoint.parquet_footer import ChunkBounds, decimal_bound
+from dagster_delta.parquet_format.footer import ChunkBounds, decimal_bound
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -42,7 +42,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
+    from dagster_delta.parquet_format.footer import ChunkStatistics
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
 _FLOATS = frozenset({"float", "double"})

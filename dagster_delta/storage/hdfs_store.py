@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.memory_limits import check_log_file_size
 from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.forks import check_not_forked, note_use
 from dagster_delta.storage.locations import check_relative_path, join_path
-from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from functools import partial
 import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.memory_limits import check_log_file_size
 from dagster_delta.storage.file_publication import (
     LocalFile,
     NoExclusiveMove,
@@ -40,7 +41,6 @@ from dagster_delta.storage.locations import (
     local_root,
     strip_file_scheme,
 )
-from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 # Opening a FIFO would wait for a process that writes to it.

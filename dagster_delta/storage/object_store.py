@@ -104,7 +104,7 @@ class ObjectStore(Protocol):
     def open_input(self, path: str) -> pa.NativeFile:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does.
 
-        Reading from it may raise OSError as well: see `parquet_reader.storage_failure`.
+        Reading from it may raise OSError as well: see `parquet_format.reader.storage_failure`.
         """
 
     def open_output(self, path: str) -> PendingFile:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -42,14 +41,10 @@ class CreatedFiles:
         return tuple(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Register files for deletion on error, before they are created. Paths are relative to the
-        table root.
+        """Register files for deletion on error, before they are created. Paths are decoded, and
+        relative to the table root.
         """
         self._paths.update(dict.fromkeys(paths))
-
-    def add_logged(self, paths: Iterable[str]) -> None:
-        """Register files for deletion on error, by paths as the log spells them."""
-        self.add(map(decode_path, paths))
 
     def release(self) -> None:
         """Forget the files: from here on a commit may refer to them."""

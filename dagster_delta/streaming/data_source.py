@@ -41,10 +41,10 @@ from dagster_delta.engines.plans import ChangeFileSet, WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, StorageFailure
 from dagster_delta.parquet.nested_arrays import rename_nested
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.protocol.values.arrow_columns import integer_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced

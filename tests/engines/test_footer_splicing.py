@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.parquet import footer_splicing
-from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.parquet_format import footer_splicing
+from dagster_delta.parquet_format.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 
 ROWS = 900
 TABLE = pa.table(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.parquet.ordered_prefetch import BatchSource, prefetch_in_order
-from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES
+from dagster_delta.parquet_format.reader import FETCHED_BYTES
 
 
 def batch(number: int, rows: int = 1) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import CorruptLog, InvalidTable
-from dagster_delta.protocol.checkpoint.parquet_footer import (
+from dagster_delta.parquet_format.footer import (
     ChunkBounds,
     ChunkStatistics,
     read_footer,

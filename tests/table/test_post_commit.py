@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import CorruptLog, StorageFailure
+from dagster_delta.memory_limits import COMMIT_BYTES_VARIABLE, check_log_file_size
 from dagster_delta.protocol.checkpoint.last_checkpoint import json_checksum
 from dagster_delta.protocol.log.paths import checksum_path, commit_path
 from dagster_delta.protocol.log.version_checksum import parse_version_checksum
-from dagster_delta.storage.memory_limits import COMMIT_BYTES_VARIABLE, check_log_file_size
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint

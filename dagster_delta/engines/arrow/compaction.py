@@ -24,8 +24,9 @@ from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.opened_file import BATCH_BYTES
-from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
+from dagster_delta.parquet_format.reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -55,7 +56,7 @@ def sort_files(
             batches = sorted_along(curve, rows, num_rows=num_rows, sort_bytes=sort_bytes)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
             written.append(engine.write(reader, spec, store=group.store))
-            created.add_logged(file.path for file in written[-1].files)
+            created.add(decode_path(file.path) for file in written[-1].files)
     return WriteResult.combined(written)
 
 
@@ -190,7 +191,7 @@ def compact_files(
 
     def rewrite(group: ReadPlan) -> WriteResult:
         written = engine.write(engine.read(group), spec, store=group.store)
-        created.add_logged(file.path for file in written.files)
+        created.add(decode_path(file.path) for file in written.files)
         return written
 
     count = min(num_workers, len(groups))

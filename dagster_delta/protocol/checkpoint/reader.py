@@ -20,24 +20,22 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import CorruptLog, MemoryExhausted, UnsupportedFeature
-from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
-from dagster_delta.protocol.checkpoint.parquet_reader import (
+from dagster_delta.memory_limits import CHECKPOINT_BYTES_VARIABLE
+from dagster_delta.parquet_format.footer import ParquetFooter, read_footer
+from dagster_delta.parquet_format.reader import (
     FETCHED_BYTES,
     column_ranges,
     open_parquet_reader,
-    split_by_size,
     storage_failure,
 )
 from dagster_delta.protocol.log.commit_file import CheckpointLine, TableActions
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_SOURCES
 from dagster_delta.protocol.values.arrow_columns import chunks_where, struct_column
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.split_by_size import split_by_size
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
-"""Environment variable: memory that the decoded columns of one Parquet file may take."""
 
 _MAY_BE_NULL = ("offset",)
 

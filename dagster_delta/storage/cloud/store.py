@@ -28,6 +28,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.memory_limits import check_log_file_size
 from dagster_delta.storage.cloud.azure import service_of
 from dagster_delta.storage.cloud.client import Bucket, CloudClient, connect
 from dagster_delta.storage.cloud.clouds import CLOUDS
@@ -35,7 +36,6 @@ from dagster_delta.storage.cloud.ranges import CloudRanges
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
 from dagster_delta.storage.file_objects import PendingFile, RangeInput
 from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
-from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, RootedStore
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from dagster_delta.errors import (
     MissingProtocol,
     VersionNotFound,
 )
+from dagster_delta.memory_limits import check_log_file_size, max_checkpoint_bytes
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
@@ -57,7 +58,6 @@ from dagster_delta.protocol.log.version_checksum import (
     parse_version_checksum,
     version_checksum_after,
 )
-from dagster_delta.storage.memory_limits import check_log_file_size, max_checkpoint_bytes
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.

@@ -37,7 +37,6 @@ from dagster_delta.evolution.column_change import (
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
@@ -47,6 +46,7 @@ from dagster_delta.protocol.features.column_change import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import write_spec

@@ -50,7 +50,7 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter
+    from dagster_delta.parquet_format.footer import ParquetFooter
 
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -40,7 +40,6 @@ from dagster_delta.errors import (
 )
 from dagster_delta.parquet.projection import num_steps_found
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
@@ -60,6 +59,7 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.storage.object_store import ObjectStore

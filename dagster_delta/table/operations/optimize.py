@@ -34,12 +34,13 @@ from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, find_place, to_path
 from dagster_delta.evolution.column_rules import layout_problem
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column, integer_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log_upkeep.post_commit import logged_failure
 from dagster_delta.table.operations.clustering import table_clustering
@@ -400,8 +401,8 @@ class _Optimization:
         spec = _spec(snapshot, self.target_size_bytes, self.options.sort_by)
         kept = [keep_row_ids(read_plan(snapshot, group, None), spec) for group in groups]
         rewritten, results = self._rewrite(groups, [plan for plan, _ in kept], kept[0][1])
-        transaction.created_files.add_logged(
-            file.path for written in results for file in written.files
+        transaction.created_files.add(
+            decode_path(file.path) for written in results for file in written.files
         )
         with transaction.created_files:
             for files, written in zip(rewritten, results, strict=True):

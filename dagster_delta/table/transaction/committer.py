@@ -23,6 +23,7 @@ from dagster_delta.errors import (
     StorageFailure,
     VersionNotFound,
 )
+from dagster_delta.memory_limits import check_log_file_size
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.log.commit_file import (
     CommitActions,
@@ -39,7 +40,6 @@ from dagster_delta.protocol.log.commit_writer import (
 )
 from dagster_delta.protocol.log.conflict_checker import TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.table.log.reader import is_intact, list_log

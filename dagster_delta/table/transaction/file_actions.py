@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_path,
     encode_deletion_vector,
@@ -26,6 +25,7 @@ from dagster_delta.protocol.features.deletion_vectors import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import with_record_count
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 

@@ -180,7 +180,7 @@ class Transaction:
         """Add data files that were written for this change and are deleted if it fails."""
         for file in files:
             self._adds.append(file)
-            self.created_files.add_logged([file.path])
+            self.created_files.add([decode_path(file.path)])
 
     def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
         """Add logical files whose data files are already in the table.
@@ -196,7 +196,7 @@ class Transaction:
         """Add change data files that were written for this change and are deleted if it fails."""
         for file in files:
             self._change_files.append(file)
-            self.created_files.add_logged([file.path])
+            self.created_files.add([decode_path(file.path)])
 
     def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
         """Remove logical files from the table."""

@@ -40,10 +40,11 @@ from dagster_delta.engines.spark.write.tasks import (
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.parquet_reader import split_by_size
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.typed import Refused, quote, walk
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -84,7 +85,7 @@ def copy_rows(
     copied = changes_of(rewrite_in_tasks(session, rewrite.source, tables, copy, ChangeDetail))
     created.add(copied.paths)
     united = CreatedFiles(rewrite.source.store)
-    united.add_logged(file.path for file in small)
+    united.add(decode_path(file.path) for file in small)
     united.delete()
     paths = {file.path for file in small}
     return RewriteResult(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,8 +12,6 @@ from dagster_delta.errors import StorageFailure
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-_T = TypeVar("_T")
 
 FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
@@ -65,23 +63,6 @@ def column_ranges(
             start = chunk.dictionary_page_offset
         found.append((start, chunk.total_compressed_size))
     return found
-
-
-def split_by_size(
-    items: Iterable[_T], size_of: Callable[[_T], int], max_bytes: int
-) -> Iterator[list[_T]]:
-    """The items in batches of at most `max_bytes`, or of one item."""
-    batch: list[_T] = []
-    total = 0
-    for item in items:
-        size = size_of(item)
-        if batch and total + size > max_bytes:
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += size
-    if batch:
-        yield batch
 
 
 @cache

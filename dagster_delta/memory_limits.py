@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
-from dagster_delta.protocol.checkpoint.reader import CHECKPOINT_BYTES_VARIABLE
-from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 
+CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
+"""Memory that the decoded columns of one Parquet file of a checkpoint may take."""
 COMMIT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_COMMIT_BYTES"
 """Size of the largest file of the log that is read whole: commits, compacted commits, JSON
 checkpoints, version checksums."""
@@ -22,7 +22,7 @@ _COMMIT_BYTES = 1024 * 1024 * 1024
 _CHECKPOINT_BYTES = 1024 * 1024 * 1024
 # Checkpoints hold names and statistics, which no compression reduces to a hundredth.
 _DECODED_TO_STORED = 100
-_LOG_PREFIX = f"{LOG_DIRECTORY}/"
+_LOG_PREFIX = "_delta_log/"
 
 
 def check_log_file_size(path: str, size_bytes: int) -> None:

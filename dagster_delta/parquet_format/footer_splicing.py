@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dagster_delta.protocol.checkpoint.thrift_compact import (
+from dagster_delta.parquet_format.thrift_compact import (
     STRUCT,
     Cursor,
     list_header_bytes,

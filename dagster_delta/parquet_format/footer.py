@@ -32,8 +32,8 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
-from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
+from dagster_delta.parquet_format.reader import open_parquet_reader
+from dagster_delta.parquet_format.thrift_compact import STRUCT, Cursor
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,0 +1,6 @@
+"""The Parquet format below Arrow: footers, their Thrift encoding, and readers of open files.
+
+The ground of `parquet/`, and of the checkpoints of `protocol/`.
+"""
+
+from __future__ import annotations
