@@ -11,7 +11,6 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import MAX_EXAMPLES
-from dagster_delta.parquet.plans import Constraint as Constraint
 from dagster_delta.parquet.plans import ReadPlan as ReadPlan
 from dagster_delta.parquet.plans import WriteResult as WriteResult
 from dagster_delta.parquet.plans import WriteSpec as WriteSpec

@@ -32,7 +32,6 @@ from dagster_delta.evolution.column_paths import (
     not_null_sql,
     with_nullability,
 )
-from dagster_delta.evolution.default_values import check_default_value
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
@@ -45,7 +44,7 @@ from dagster_delta.evolution.dependants import (
 from dagster_delta.evolution.plan import ColumnChangePlan, PlannedStep, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
 from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY, column_names
-from dagster_delta.parquet.shadow_column import ShadowColumn
+from dagster_delta.evolution.value_engine import ValueEngine
 from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata, Protocol
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
@@ -131,6 +130,7 @@ def plan_column_change(
     request: ColumnChangeRequest,
     *,
     change_id: str,
+    values: ValueEngine,
     dry_run: bool = False,
 ) -> ColumnChangePlan:
     """The plan of a change, checked against everything that depends on the column. `change_id` is
@@ -167,9 +167,9 @@ def plan_column_change(
         new_name=None if renamed is None else renamed.new_name,
         field_metadata=field_metadata,
     )
-    change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
+    change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change, values)))
     # This parses the cast and every check: errors are found before any writer fills the shadow.
-    ShadowColumn(change, enabled.schema, source)
+    values.check_conversion(change, enabled.schema, source)
     marked = {MAX_COLUMN_ID_KEY: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
     prepared = enabled.with_properties({**enabled.metadata.configuration, **marked})
     old, new = sql_type_name(place.data_type), sql_type_name(request.new_type)
@@ -327,7 +327,9 @@ def _metadata(field: StructField, *, own: bool) -> dict[str, object]:
     return {key: value for key, value in field.metadata.items() if (key in _OWN_KEYS) is own}
 
 
-def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:
+def _checks(
+    configuration: TableConfiguration, change: ColumnChange, values: ValueEngine
+) -> Iterator[tuple[str, str]]:
     """Conditions that changed rows must satisfy, from the expressions that use the column."""
     old = configuration.schema
     new = published_schema(old, change, moves=False)
@@ -346,7 +348,7 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
                 why = f"it gives {found} then, not {column.data_type}"
                 raise _does_not_fit(name, generation, why)
             yield name, f"{quote(column.name)} <=> ({generation})"
-    _check_default(old, change)
+    _check_default(old, change, values)
 
 
 def _conditions(configuration: TableConfiguration, path: ColumnPath) -> Iterator[tuple[str, str]]:
@@ -374,7 +376,7 @@ def _does_not_fit(name: str, sql: str, why: str) -> SchemaChangeRefused:
     )
 
 
-def _check_default(schema: StructType, change: ColumnChange) -> None:
+def _check_default(schema: StructType, change: ColumnChange, values: ValueEngine) -> None:
     """Make sure that the column's default, if any, is a value of the new type."""
     source = change.source(schema)
     assert source is not None  # noqa: S101  the caller has found it
@@ -383,7 +385,7 @@ def _check_default(schema: StructType, change: ColumnChange) -> None:
         return
     after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
     try:
-        check_default_value(after)
+        values.check_default(after)
     except InvalidArgument as error:
         raise SchemaChangeRefused(
             f"the default of {source.name} ({default}) is not compatible with the new type: "
@@ -413,14 +415,16 @@ def refuse_altering_changing_column(
         )
 
 
-def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
+def check_unaltered(
+    configuration: TableConfiguration, change: ColumnChange, values: ValueEngine
+) -> None:
     """Refuse to go on if another writer altered the column so that the shadow no longer fits it:
     it was dropped or retyped, or got a new constraint or default.
     """
     found = _alteration(configuration, change)
     if found is None:
         try:
-            _check_default(configuration.schema, change)
+            _check_default(configuration.schema, change, values)
         except SchemaChangeRefused as error:
             found = f"got a default that does not go with the new type ({error.message})"
     if found is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
@@ -32,6 +33,9 @@ from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import at_moment, unsteady_functions
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.types import sql_type_name
+
+if TYPE_CHECKING:
+    from dagster_delta.evolution.value_engine import ValueEngine
 
 _LONG = PrimitiveType("long")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -127,7 +131,7 @@ def schema_of_types(columns: Mapping[str, str]) -> StructType:
     return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))
 
 
-def check_column_values(schema: StructType) -> None:
+def check_column_values(schema: StructType, values: ValueEngine) -> None:
     """Refuse generated columns, defaults and identities that make every write fail."""
     for path, field in walk_fields(schema):
         is_generated, has_default = GENERATION_KEY in field.metadata, DEFAULT_KEY in field.metadata
@@ -142,21 +146,14 @@ def check_column_values(schema: StructType) -> None:
         if is_generated:
             _check_generated(field, schema)
         if has_default:
-            _check_default(field)
+            _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
+            values.check_default(field)
         if is_identity and field.data_type != _LONG:
             raise InvalidArgument(
                 f"identity column {field.name} is of type {field.data_type}, and only BIGINT "
                 "columns are numbered",
                 column=field.name,
             )
-
-
-def _check_default(field: StructField) -> None:
-    _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
-    # Imported late: it loads what computes defaults.
-    from dagster_delta.evolution.default_values import check_default_value
-
-    check_default_value(field)
 
 
 def _check_generated(field: StructField, schema: StructType) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted, find_place
 from dagster_delta.evolution.plan_report import (
@@ -32,6 +31,7 @@ from dagster_delta.protocol.features.column_change import ColumnChange
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.sql.casts import cast_depends_on_time_zone
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.types import sql_type_name
 

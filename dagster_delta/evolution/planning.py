@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import refuse_altering_changing_column
@@ -33,7 +32,6 @@ from dagster_delta.evolution.column_paths import (
     not_null_sql,
 )
 from dagster_delta.evolution.column_rules import check_column_names
-from dagster_delta.evolution.default_values import compute_default
 from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
 from dagster_delta.evolution.required_protocol import (
     dependent_features,
@@ -42,6 +40,7 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.evolution.table_definition import without_metadata
+from dagster_delta.evolution.value_engine import ValueEngine
 from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
@@ -56,10 +55,13 @@ from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
 from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.filters import at_moment
 
 
-def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> SchemaChangePlan:
+def plan_schema_changes(
+    draft: SchemaDraft, wanted: Sequence[SchemaAction], values: ValueEngine
+) -> SchemaChangePlan:
     """The plan of the actions, each applied to the result of the previous ones."""
     if not wanted:
         raise InvalidArgument("a schema change has at least one action")
@@ -72,12 +74,12 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
         action.apply(draft)
     lazy = draft.work_of("lazy") if draft.has_rows else {}
     for path, sql in lazy.items():
-        _keep_default_in_log(draft, path, sql)
+        _keep_default_in_log(draft, path, sql, values)
     refuse_altering_changing_column(before, draft.configuration)
     check_iceberg_compat(draft.configuration)
     defaults = tuple(draft.schema.field(path[0]) for path in draft.work_of("default"))
     if defaults:
-        check_column_values(StructType(defaults))
+        check_column_values(StructType(defaults), values)
     fills = draft.work_of("fill") if draft.existing_rows == "rewrite" else {}
     not_null = (
         Constraint(f"NOT NULL {dotted(path)}", not_null_sql(path))
@@ -98,11 +100,22 @@ def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> S
     return plan if plan.rewrites_data else plan.without_rewrite()
 
 
-def _keep_default_in_log(draft: SchemaDraft, path: ColumnPath, sql: str) -> None:
+def _keep_default_in_log(
+    draft: SchemaDraft, path: ColumnPath, sql: str, values: ValueEngine
+) -> None:
     """Record in the log the default value of a new column for existing rows."""
     moment = draft.moment or dt.datetime.now(dt.UTC)
     field = find_place(draft.schema, path).field
-    value = _lazy_default(path, field, at_moment(sql, moment), draft.find_zone())
+    _check_lazy_default(path, field)
+    try:
+        value = values.compute_default(field, at_moment(sql, moment), draft.find_zone())
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the default of column {dotted(path)} is computed once, here, for existing rows to "
+            f"read, and that is not possible: {error.message}; write a literal, or pass "
+            'existing_rows="rewrite" with engine="spark"',
+            column=dotted(path),
+        ) from None
     if value is None:
         return
     draft.set_schema(change_field(draft.schema, path, partial(with_existing_default, value=value)))
@@ -111,7 +124,7 @@ def _keep_default_in_log(draft: SchemaDraft, path: ColumnPath, sql: str) -> None
     draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
 
 
-def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> object:
+def _check_lazy_default(path: ColumnPath, field: StructField) -> None:
     column = dotted(path)
     if not is_default_type(field.data_type):
         raise InvalidArgument(
@@ -119,15 +132,6 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> 
             'get one of an atomic type only when they are read; pass existing_rows="rewrite"',
             column=column,
         )
-    try:
-        return compute_default(field, sql, zone)
-    except UnsupportedExpression as error:
-        raise UnsupportedExpression(
-            f"the default of column {column} is computed once, here, for existing rows to read, "
-            f"and that is not possible: {error.message}; write a literal, or pass existing_rows="
-            '"rewrite" with engine="spark"',
-            column=column,
-        ) from None
 
 
 FilesToRewrite = Literal["none", "deletion_vectors", "widened_types", "without_defaults", "all"]

@@ -7,6 +7,7 @@ Tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -60,6 +61,9 @@ from dagster_delta.protocol.log.commit_writer import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
 
+if TYPE_CHECKING:
+    from dagster_delta.evolution.value_engine import ValueEngine
+
 _TABLE_LOCAL_METADATA = (
     "delta.columnMapping.",
     "delta.typeChanges",
@@ -89,6 +93,7 @@ def define_table(
     *,
     table_id: str,
     created_time_ms: int,
+    values: ValueEngine,
     new_name: Callable[[], str] = new_column_name,
     replaces: TableConfiguration | None = None,
 ) -> TableConfiguration:
@@ -134,7 +139,7 @@ def define_table(
         # Import late: it loads the SQL parser, which other tables do not need.
         from dagster_delta.evolution.column_definition import check_column_values
 
-        check_column_values(schema)
+        check_column_values(schema, values)
     _refuse_partitions_of_one_row(defined)
     _check_iceberg_compat(defined, replaces)
     check_statistics_columns(defined)

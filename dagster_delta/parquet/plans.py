@@ -14,6 +14,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
@@ -77,19 +78,6 @@ class ReadPlan(msgspec.Struct, frozen=True):
 
 def _with_own_store(location: StoreLocation, *rest: Any) -> ReadPlan:
     return ReadPlan(open_store(location.uri, location.options), *rest)
-
-
-class Constraint(msgspec.Struct, frozen=True):
-    """A predicate that every written row must satisfy (null counts as a violation)."""
-
-    name: str
-    """Its name in an error: `NOT NULL c`, `invariant c`, `CHECK name`, `replaceWhere`."""
-    sql: str
-    """Spark SQL over logical columns."""
-    null_passes: bool = False
-    """Whether an unknown result passes, as for a partition predicate on null."""
-    is_partition: bool = False
-    """Whether a violation is a `PartitionMismatch` rather than a `ConstraintViolation`."""
 
 
 class WriteSpec(msgspec.Struct, frozen=True):

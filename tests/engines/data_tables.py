@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.plans import Constraint, ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile, Format, Metadata, Protocol
 from dagster_delta.protocol.features.column_mapping import assign_column_mapping
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -17,6 +17,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.storage.object_store import ObjectStore
 
 LEGACY = Protocol(min_reader_version=1, min_writer_version=2)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,
@@ -28,6 +28,7 @@ from dagster_delta.parquet.file_format import EncodedRowGroup
 from dagster_delta.parquet.writer import split_by_partition, write_data_files
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.storage.file_objects import PendingFile
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (

@@ -9,7 +9,7 @@ import msgspec
 import pyspark
 import pytest
 
-from dagster_delta.engines.plans import Constraint, ReadPlan, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import (
@@ -30,6 +30,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.delta_table import DeltaTable

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.evolution.plan import SchemaChangePlan, SchemaDraft
@@ -40,11 +41,13 @@ def table(
     schema = parse_type(columns) if isinstance(columns, str) else columns
     assert isinstance(schema, StructType)
     definition = TableDefinition(schema, partition_by, properties)
-    return define_table(definition, table_id="id", created_time_ms=0)
+    return define_table(definition, table_id="id", created_time_ms=0, values=EMBEDDED_VALUES)
 
 
 def plan(configuration: TableConfiguration, sql: str, **options: Any) -> SchemaChangePlan:
-    return plan_schema_changes(SchemaDraft(configuration, **options), parse_alter(sql))
+    return plan_schema_changes(
+        SchemaDraft(configuration, **options), parse_alter(sql), EMBEDDED_VALUES
+    )
 
 
 def schema_after(configuration: TableConfiguration, sql: str, **options: Any) -> str:

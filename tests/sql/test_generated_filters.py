@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.evolution.column_definition import Column, schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -46,6 +47,7 @@ def configuration(partition_by: Sequence[str], base: str = "TIMESTAMP") -> Table
         TableDefinition(schema_of_columns(columns), partition_by),
         table_id="t",
         created_time_ms=0,
+        values=EMBEDDED_VALUES,
     )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.errors import MAX_EXAMPLES, ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
@@ -22,6 +22,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.typed import quote
 

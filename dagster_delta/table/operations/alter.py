@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines import engine_for
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.evolution import actions
@@ -204,7 +205,7 @@ class _SchemaChange:
             moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
             find_zone=lambda: self.validation.engine.time_zone,
         )
-        plan = plan_schema_changes(draft, self.wanted)
+        plan = plan_schema_changes(draft, self.wanted, EMBEDDED_VALUES)
         # A plan for a table without rows is wrong once the table has rows.
         self.depends_on_files = (
             any(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Problems
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
@@ -172,6 +173,7 @@ def plan_for(
         configuration or snapshot.configuration,
         request,
         change_id=uuid.uuid4().hex,
+        values=EMBEDDED_VALUES,
         dry_run=dry_run,
     )
     sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
@@ -297,7 +299,7 @@ class ColumnChangeJob:
             self._metrics["numRetries"] += num_lost > 0
             note_time()
             _check_running(newest, change)
-            check_unaltered(newest.configuration, change)
+            check_unaltered(newest.configuration, change, EMBEDDED_VALUES)
             # Smaller batches take less time, so concurrent commits change fewer of their files.
             files = self._next_files(newest, change, (self.batch_bytes or 1) >> num_lost)
             if files.num_rows:

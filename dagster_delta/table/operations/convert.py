@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.clock import Clock
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.errors import (
     CommitConflict,
@@ -106,6 +107,7 @@ def convert_directory(
             msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
             created_time_ms=clock(),
+            values=EMBEDDED_VALUES,
         )
         if configuration.column_mapping_mode != "none":
             raise InvalidArgument(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.errors import CommitConflict, InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.column_definition import schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
@@ -78,6 +79,7 @@ def define_new_table(
         definition,
         table_id=str(uuid.uuid4()),
         created_time_ms=now_ms(),
+        values=EMBEDDED_VALUES,
         replaces=existing.configuration if existing else None,
     )
     return define_clustering(configuration, definition.cluster_by, existing)

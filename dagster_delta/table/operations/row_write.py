@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
 from dagster_delta.parquet.data_input import is_in_memory, without_made_up_types
 from dagster_delta.protocol.actions import DomainMetadata
@@ -25,6 +25,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
-from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import dotted, not_null_sql
@@ -38,6 +39,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType, fold_name
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.typed import quote, quote_path
@@ -115,6 +117,7 @@ def plan_configuration(
             ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms,
+            values=EMBEDDED_VALUES,
             # Two writers that create one table give its columns the same names.
             new_name=column_names("", 0),
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import (
     CommitConflict,
     CommitRetriesExhausted,
@@ -22,6 +21,7 @@ from dagster_delta.errors import (
     LogGap,
     VersionNotFound,
 )
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 

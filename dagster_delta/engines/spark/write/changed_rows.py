@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.plans import Assignment, Constraint, WriteSpec
+from dagster_delta.engines.plans import Assignment, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.errors import spark_failures
@@ -61,6 +61,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.types import VOID
 from dagster_delta.storage.object_store import ObjectStore
