@@ -15,6 +15,7 @@ from dagster_delta.engines.spark.session.active_session import (
     session_time_zone,
 )
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.values.session_zone import find_zone_by
 from dagster_delta.storage.locations import scheme_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "DeletionVectorLoader",
     "active_spark_session",
     "embedded_engine",
     "engine_for",

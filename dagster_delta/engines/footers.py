@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
+from dagster_delta.parquet.projection import num_steps_found as num_steps_found
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType

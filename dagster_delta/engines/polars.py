@@ -27,9 +27,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 from polars.io.plugins import register_io_source
 
+from dagster_delta.engines.data_input import collected_frames
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.errors import InvalidTable
-from dagster_delta.parquet.data_input import collected_frames
 from dagster_delta.parquet.opened_file import (
     DataFile,
     data_files,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.parquet.nested_arrays import (
+from dagster_delta.nested_arrays import (
     children_of,
     is_list_like,
     plain_array,

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.nested_arrays import index_of, rows_without_columns, without_views
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, without_views
 from dagster_delta.parquet.opened_file import (
     DataFile,
     OpenedFile,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.parquet.nested_arrays import (
+from dagster_delta.nested_arrays import (
     children_of,
     inner_fields,
     rename_nested,

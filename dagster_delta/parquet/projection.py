@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable
+from dagster_delta.nested_arrays import count_leaves
 from dagster_delta.parquet.casts import holds_bytes, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.nested_arrays import count_leaves
 from dagster_delta.parquet_format.reader import decoding_pool
 from dagster_delta.protocol.features.column_mapping import (
     PARQUET_FIELD_ID_KEY,

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument, UnsupportedExpression
+from dagster_delta.nested_arrays import children_of, index_of, list_numbers, with_children
 from dagster_delta.parquet.casts import failing_places, value_cast
-from dagster_delta.parquet.nested_arrays import children_of, index_of, list_numbers, with_children
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.parquet.nested_arrays import count_leaves
+from dagster_delta.nested_arrays import count_leaves
 from dagster_delta.parquet_format.footer import ChunkBounds, decimal_bound
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
-from dagster_delta.parquet.nested_arrays import (
+from dagster_delta.nested_arrays import (
     children_of,
     is_list_like,
     plain_array,

@@ -27,13 +27,13 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
+from dagster_delta.nested_arrays import index_of, runs_of
 from dagster_delta.parquet.file_format import (
     ColumnEncodings,
     EncodedRowGroup,
     FileFormat,
     FileInWriting,
 )
-from dagster_delta.parquet.nested_arrays import index_of, runs_of
 from dagster_delta.parquet.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged

@@ -40,7 +40,7 @@ from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import ChangeFileSet, WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, StorageFailure
-from dagster_delta.parquet.nested_arrays import rename_nested
+from dagster_delta.nested_arrays import rename_nested
 from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.protocol.values.arrow_columns import integer_column
 from dagster_delta.protocol.values.partition_values import decode_path

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import engine_for
+from dagster_delta.engines.data_input import is_in_memory
 from dagster_delta.errors import (
     CommitConflict,
     ConstraintViolation,
@@ -23,7 +24,6 @@ from dagster_delta.errors import (
     UnsupportedExpression,
     UnsupportedFeature,
 )
-from dagster_delta.parquet.data_input import is_in_memory
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore

@@ -15,8 +15,8 @@ import pytest
 
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
 from dagster_delta.parquet.casts import value_cast
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.shadow_column import value_conversion
 from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.protocol.schema import (

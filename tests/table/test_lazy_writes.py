@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.engines.data_input import collected_frames
 from dagster_delta.errors import ConstraintViolation, SchemaMismatch
-from dagster_delta.parquet.data_input import collected_frames
 
 COUNT = 500_000
 SCHEMA = {"id": pl.Int64, "x": pl.Float64}

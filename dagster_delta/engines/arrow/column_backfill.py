@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nested_arrays import numbers_of, runs_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL
-from dagster_delta.parquet.nested_arrays import numbers_of, runs_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.shadow_column import ShadowColumn

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.nested_arrays import index_of
 from dagster_delta.parquet.opened_file import BATCH_BYTES
 from dagster_delta.parquet_format.reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json

@@ -9,6 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import (
     Backfilled,
@@ -20,7 +21,6 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows

@@ -59,8 +59,8 @@ from dagster_delta.engines.statements.merge_plan import (
 from dagster_delta.engines.statements.row_tracking import remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import MAX_EXAMPLES, InvalidTable
+from dagster_delta.nested_arrays import index_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX, DataFileReader
-from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.opened_file import DataFile, data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_rows

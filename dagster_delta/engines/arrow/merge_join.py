@@ -24,8 +24,8 @@ from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSummary, key_condition
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.nested_arrays import index_of, mask_of, numbers_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.parquet.nested_arrays import index_of, mask_of, numbers_of
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type

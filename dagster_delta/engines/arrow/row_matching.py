@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.plans import MatchedRows, ReadPlan
+from dagster_delta.nested_arrays import runs_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.parquet.nested_arrays import runs_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 

@@ -18,11 +18,11 @@ from pyroaring import BitMap64
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
+from dagster_delta.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.data_file_reader import (
     ROW_INDEX,
     DataFileReader,
 )
-from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import plan_reader, read_ahead

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema as spark_schema_of
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.plans import (
     LARGE_TABLE_FILES,
     Backfilled,
@@ -45,7 +46,6 @@ from dagster_delta.engines.spark.write.compaction import (
 )
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import StructType

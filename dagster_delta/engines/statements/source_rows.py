@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.statements.merge_plan import with_lengths
-from dagster_delta.parquet.data_input import to_reader
-from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, runs_of
+from dagster_delta.nested_arrays import index_of, rows_without_columns, runs_of
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema

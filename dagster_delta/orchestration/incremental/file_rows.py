@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv, json
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.parquet.nested_arrays import inner_fields, with_inner_fields, without_views
+from dagster_delta.nested_arrays import inner_fields, with_inner_fields, without_views
 from dagster_delta.storage import ObjectMeta, ObjectStore
 from dagster_delta.table.log.reader import is_same_time
 

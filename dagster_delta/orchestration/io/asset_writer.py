@@ -14,6 +14,12 @@ import pyarrow.compute as pc
 from dagster import TableColumnLineage
 
 from dagster_delta.engines import engine_for, is_spark_frame
+from dagster_delta.engines.data_input import (
+    RepeatableRows,
+    is_in_memory,
+    to_reader,
+    to_rows,
+)
 from dagster_delta.errors import (
     CommitConflict,
     DeltaError,
@@ -31,6 +37,7 @@ from dagster_delta.evolution.properties import (
     normalize_properties,
 )
 from dagster_delta.evolution.table_definition import TableDefinition
+from dagster_delta.nested_arrays import inner_fields
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     check_merge,
@@ -49,13 +56,6 @@ from dagster_delta.orchestration.partitions.predicates import (
     partition_condition,
     partition_predicate,
 )
-from dagster_delta.parquet.data_input import (
-    RepeatableRows,
-    is_in_memory,
-    to_reader,
-    to_rows,
-)
-from dagster_delta.parquet.nested_arrays import inner_fields
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType, fold_name

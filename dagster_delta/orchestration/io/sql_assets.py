@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import dagster as dg
 import pyarrow as pa
 
+from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of, check_choice
@@ -18,7 +19,6 @@ from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
-from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.sql.duckdb_sql import REGISTERED, SEALED_CONFIG
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.scan import Scan

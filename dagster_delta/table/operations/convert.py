@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from dagster_delta.clock import Clock
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
-from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.foreign_footers import ForeignFooter, ForeignFooterReader
 from dagster_delta.errors import (
     CommitConflict,
     InvalidArgument,
@@ -29,11 +28,6 @@ from dagster_delta.errors import (
     TableAlreadyExists,
 )
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
-from dagster_delta.parquet.file_format import FileFormat, encode_rows
-from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.nested_arrays import inner_fields, with_inner_fields
-from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
-from dagster_delta.parquet.statistics import FileStatistics
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
@@ -48,20 +42,11 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.reader import has_log
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
-    from dagster_delta.parquet_format.footer import ParquetFooter
-
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_LAYOUTS = 8
-"""Different layouts of files that are remembered."""
-_INSTANT = pa.timestamp("us", "UTC")
-_MOMENTS = ("DATE", "TIMESTAMP")
 
 PartitionBy: TypeAlias = "Sequence[str] | pa.Schema | StructType"
 
@@ -71,14 +56,6 @@ class _File:
     meta: ObjectMeta
     texts: Mapping[str, str | None]
     """Text of each partition value in the path, unescaped; None for null."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Footer:
-    schema: StructType
-    """Logical schema of the columns that the file has, all of them nullable."""
-    stats: str
-    """Statistics as JSON: number of rows, and bounds and null counts where the footer has them."""
 
 
 def convert_directory(
@@ -116,7 +93,7 @@ def convert_directory(
             )
         return configuration
 
-    reader = _FooterReader(store, define)
+    reader = ForeignFooterReader(store, define)
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-convert") as workers:
         footers = list(workers.map(lambda file: reader.read(file.meta.path), files))
     configuration = define(_united(files, footers))
@@ -256,7 +233,7 @@ def _without(columns: StructType, partitions: Sequence[StructField]) -> list[Str
     return [field for field in columns if fold_name(field.name) not in names]
 
 
-def _united(files: Sequence[_File], footers: Sequence[_Footer]) -> StructType:
+def _united(files: Sequence[_File], footers: Sequence[ForeignFooter]) -> StructType:
     """The columns of all files, in the order in which they first occur."""
     fields: dict[str, tuple[StructField, str]] = {}
     seen: set[StructType] = set()
@@ -277,7 +254,7 @@ def _united(files: Sequence[_File], footers: Sequence[_Footer]) -> StructType:
     return StructType(tuple(field for field, _ in fields.values()))
 
 
-def _add(file: _File, footer: _Footer, partitions: Sequence[StructField]) -> AddFile:
+def _add(file: _File, footer: ForeignFooter, partitions: Sequence[StructField]) -> AddFile:
     return AddFile(
         path=encode_path(file.meta.path),
         partition_values={field.name: _canonical(file, field) for field in partitions},
@@ -304,98 +281,3 @@ def _canonical(file: _File, field: StructField) -> str | None:
 def _spelled(text: str | None, field: StructField) -> str | None:
     value = parse_partition_value(text, field.data_type, column=field.name)
     return serialize_partition_value(value, field.data_type, column=field.name)
-
-
-class _Layout(msgspec.Struct, frozen=True):
-    """What files with the same columns have in common."""
-
-    columns: pq.ParquetSchema
-    arrow_schema: pa.Schema
-    has_legacy_times: bool
-    schema: StructType
-    statistics: FileStatistics
-
-
-class _FooterReader:
-    """Reads footers of Parquet files; may be used by several threads.
-
-    `define`: the configuration of a table with a schema, which says which columns are indexed.
-    """
-
-    def __init__(
-        self, store: ObjectStore, define: Callable[[StructType], TableConfiguration]
-    ) -> None:
-        self._store, self._define = store, define
-        self._layouts: deque[_Layout] = deque(maxlen=_LAYOUTS)
-
-    def read(self, path: str) -> _Footer:
-        """The columns and statistics of a file, by its decoded path."""
-        with naming_data_file(self._store, path):
-            with self._store.open_input(path) as source:
-                footer = read_data_footer(source)
-            layout = self._layout(footer)
-            stats = layout.statistics.to_json(footer.metadata, footer.statistics)
-        return _Footer(layout.schema, stats)
-
-    def _layout(self, footer: ParquetFooter) -> _Layout:
-        columns, found = footer.metadata.schema, footer.schema_arrow
-        # Readers convert the days and times of such a file, and its bounds are not converted.
-        has_legacy_times = LegacyCalendar.of(found.metadata) is not None
-        for known in tuple(self._layouts):
-            if (
-                known.has_legacy_times == has_legacy_times
-                and known.columns.equals(columns)
-                and known.arrow_schema.equals(found)
-            ):
-                return known
-        physical = iter([columns.column(i).physical_type for i in range(len(columns))])
-        schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
-        format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
-        _, model = encode_rows(format_.arrow_schema.empty_table(), format_)
-        usable = {
-            index: place
-            for index, place in _usable(columns, model.schema).items()
-            if not (has_legacy_times and columns.column(place).logical_type.type in _MOMENTS)
-        }
-        statistics = FileStatistics.of_foreign(format_.statistics, usable)
-        layout = _Layout(columns, found, has_legacy_times, schema, statistics)
-        self._layouts.appendleft(layout)
-        return layout
-
-
-def _usable(found: pq.ParquetSchema, model: pq.ParquetSchema) -> dict[int, int]:
-    """The Parquet columns whose bounds are stored as the table's writer stores them: index in a
-    file of that writer to index in the file, which may also hold partition columns, anywhere.
-    """
-    places = _places(found)
-    return {
-        index: places[path]
-        for path, index in _places(model).items()
-        if path in places and _storage(found.column(places[path])) == _storage(model.column(index))
-    }
-
-
-def _places(columns: pq.ParquetSchema) -> dict[str, int]:
-    """Index by path; without a column `a.b` that has the path of a field `b` of `a`."""
-    paths = [columns.column(index).path for index in range(len(columns))]
-    counts = Counter(paths)
-    return {path: index for index, path in enumerate(paths) if counts[path] == 1}
-
-
-def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:
-    if column.logical_type.type == "DECIMAL":
-        # Each of its physical types is compared as the number that it is.
-        return (str(column.logical_type),)
-    return column.physical_type, column.length, str(column.logical_type)
-
-
-def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:
-    """The field, its parts nullable, and INT96 as the instants that Spark writes them for."""
-    return pa.field(field.name, _nullable_type(field.type, physical), True)
-
-
-def _nullable_type(data_type: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    if not pa.types.is_nested(data_type):
-        return _INSTANT if next(physical) == "INT96" else data_type
-    fields = [_nullable(field, physical) for field in inner_fields(data_type)]
-    return with_inner_fields(data_type, fields)

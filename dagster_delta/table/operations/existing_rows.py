@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.footers import map_footers, may_lack
+from dagster_delta.engines.footers import map_footers, may_lack, num_steps_found
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
     MAX_EXAMPLES,
@@ -38,7 +38,6 @@ from dagster_delta.errors import (
     InvalidArgument,
     StorageFailure,
 )
-from dagster_delta.parquet.projection import num_steps_found
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues

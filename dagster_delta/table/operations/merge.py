@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for, universal_engine
+from dagster_delta.engines.data_input import without_made_up_types
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import RewriteResult
 from dagster_delta.engines.statements.merge_clauses import (
@@ -44,7 +45,6 @@ from dagster_delta.engines.statements.merge_plan import (
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.evolution.table_definition import TableDefinition
-from dagster_delta.parquet.data_input import without_made_up_types
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_paths

@@ -16,12 +16,12 @@ import msgspec
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines import DeletionVectorLoader
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
 from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
-from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column

@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, is_spark_frame
+from dagster_delta.engines.data_input import is_in_memory, without_made_up_types
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
-from dagster_delta.parquet.data_input import is_in_memory, without_made_up_types
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from dagster_delta.engines import DeletionVectorLoader
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentAppend,
@@ -30,7 +31,6 @@ from dagster_delta.errors import (
     ConcurrentDeleteRead,
     DataFileMissing,
 )
-from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -77,7 +77,7 @@ from dagster_delta.engines.spark.session.session import (
     session_conf,
 )
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.nested_arrays import index_of
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns

@@ -30,8 +30,8 @@ from dagster_delta.engines.spark.read.file_keys import (
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
+from dagster_delta.nested_arrays import runs_of
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.nested_arrays import runs_of
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json

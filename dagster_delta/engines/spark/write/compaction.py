@@ -36,7 +36,7 @@ from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.tasks import RewriteTask
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.nested_arrays import index_of
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.split_by_size import split_by_size
 from dagster_delta.storage.unreferenced_files import delete_unreferenced

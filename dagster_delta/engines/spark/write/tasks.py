@@ -36,7 +36,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
-from dagster_delta.parquet.nested_arrays import numbers_of
+from dagster_delta.nested_arrays import numbers_of
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.change_data import RowChangeType
