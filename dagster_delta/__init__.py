@@ -218,10 +218,10 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        import difflib
+        from dagster_delta.nearest_name import nearest_name
 
-        close = difflib.get_close_matches(name, __all__, n=1)
-        nearest = f", the nearest name is {close[0]!r}" if close else ""
+        near = nearest_name(name, __all__)
+        nearest = f", the nearest name is {near!r}" if near else ""
         raise AttributeError(
             f"module 'dagster_delta' has no attribute {name!r}{nearest}; docs/migration.md says "
             "what replaces the names of other packages"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nearest_name import nearest_name
 from dagster_delta.sql.tokens import Token, TokenCursor, tokenize
 
 _MAX_SHOWN = 100
-_NEARLY = 0.75
-"""Similarity of a misspelled word to the word, from 0 to 1."""
 
 
 class StatementCursor(TokenCursor):
@@ -120,8 +118,8 @@ class StatementCursor(TokenCursor):
         if problem.startswith("expected"):
             found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
             words = re.findall(r"\b[A-Z]{3,}\b", problem)
-            close = difflib.get_close_matches(token.text.upper(), words, n=1, cutoff=_NEARLY)
-            found += f"; did you mean {close[0]}?" if close else ""
+            near = nearest_name(token.text, words)
+            found += f"; did you mean {near}?" if near else ""
         before = self._sql[: token.position]
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)

@@ -10,7 +10,6 @@ In-Commit Timestamps.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,7 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
     with_lists,
 )
+from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, COLUMN_CHANGE_SWITCH
 from dagster_delta.protocol.features.column_mapping import assign_column_mapping
@@ -115,8 +115,6 @@ COMMENT_KEY = "comment"
 
 _RESERVED = frozenset({"provider", "location", "external", "is_managed_location", "owner"})
 """Properties that Spark SQL reserves; they are not table properties."""
-
-_SPELLINGS = {name.lower(): name for name in _SETTABLE}
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
@@ -407,10 +405,10 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
             "it out"
         )
     if spelling is None and not is_known:
-        close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
+        near = nearest_name(key, _SETTABLE)
         hint = (
-            f"did you mean {_SPELLINGS[close[0]]}?"
-            if close
+            f"did you mean {near}?"
+            if near
             else f"the properties are {', '.join(_SETTABLE)}, {CONSTRAINT_PREFIX}<name> and "
             f"{FEATURE_PREFIX}<name>"
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from dagster_delta.evolution.cursor import StatementCursor
+from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.schema import (
     MAX_NESTING,
     ArrayType,
@@ -100,8 +100,8 @@ def _unknown(word: str) -> str:
     if word == "INT8":
         # Eight bytes in DuckDB, eight bits in DuckLake and Arrow.
         return "INT8 is ambiguous (8 bits or 8 bytes); write TINYINT or BIGINT"
-    close = difflib.get_close_matches(word, [*_PRIMITIVES, *_NESTED, "DECIMAL"], n=1, cutoff=0.7)
-    hint = f"did you mean {close[0]}?" if close else f"the types are {_TYPES}"
+    near = nearest_name(word, [*_PRIMITIVES, *_NESTED, "DECIMAL"])
+    hint = f"did you mean {near}?" if near else f"the types are {_TYPES}"
     return f"Delta tables have no type {word}; {hint}"
 
 

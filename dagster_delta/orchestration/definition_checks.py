@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from inspect import signature
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nearest_name import misspelled_name
 from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
@@ -114,9 +114,9 @@ def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
         manager_key = definition.get_io_manager_key_for_asset_key(key)
         manager = resources.get(manager_key)
         given = sorted(ASSET_KEYS & (definition.metadata_by_key.get(key) or {}).keys() - _COMMON)
-        meant = difflib.get_close_matches(manager_key, named, n=1, cutoff=0.8)
+        meant = misspelled_name(manager_key, named)
         if manager_key not in resources and (given or meant):
-            other = (*meant, *named)[0]
+            other = meant or named[0]
             why = f"has the option {given[0]}" if given else "returns a value"
             raise InvalidArgument(
                 f"asset {key.to_user_string()} {why}, and there is no resource {manager_key!r} for "

@@ -9,7 +9,6 @@ unknown fields from Python: a typo, or an option of an earlier integration, woul
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 import sys
@@ -17,12 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache, wraps
 from itertools import pairwise
 from types import UnionType
-from typing import Any, ClassVar, ParamSpec, TypeVar, get_args, is_typeddict
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar, get_args, is_typeddict
 
 import dagster as dg
 from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nearest_name import misspelled_name, nearest_name
 from dagster_delta.storage.locations import check_no_password, check_place, resolve_variable
 
 _P = ParamSpec("_P")
@@ -98,10 +98,8 @@ class KnownFieldsOnly(DescribedFields):
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
         for name in sorted(data.keys() - known):
-            raise InvalidArgument(
-                f"{type(self).__name__} has no option {name!r}: {_near(name, known)} "
-                "(docs/migration.md lists the options of other packages)"
-            )
+            page = " (docs/migration.md lists the options of other packages)"
+            _refuse_option(type(self).__name__, name, known, see=page)
         for name, value in data.items():
             if name in _LOCATIONS and type(value) is str:
                 check_no_password(value)
@@ -110,9 +108,10 @@ class KnownFieldsOnly(DescribedFields):
         super().__init__(**data)
 
 
-def _near(name: str, known: Collection[str], *, cutoff: float = 0.6) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
-    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+def _refuse_option(owner: str, name: str, known: Collection[str], *, see: str = "") -> NoReturn:
+    near = nearest_name(name, known)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
+    raise InvalidArgument(f"{owner} has no option {name!r}: {hint}{see}")
 
 
 def checked_arguments(
@@ -134,9 +133,8 @@ def checked_arguments(
         @wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             for name in sorted(kwargs.keys() - known):
-                near = _near(name, known, cutoff=0.85)
-                if not has_more or near.startswith("did"):
-                    raise InvalidArgument(f"{function.__name__} has no option {name!r}: {near}")
+                if not has_more or misspelled_name(name, known):
+                    _refuse_option(function.__name__, name, known)
             given = dict(zip(parameters, args, strict=False)) | kwargs
             for name, value in given.items():
                 if isinstance(value, _OneAsset) and name in parameters:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import reduce
 
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.schema import MapType, StructType, fold_name
+from dagster_delta.nearest_name import nearest_name
+from dagster_delta.protocol.schema import MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
@@ -98,8 +98,8 @@ _ROW_FUNCTIONS = OF_ARGUMENTS | RANDOM | OF_THE_SESSION
 def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
     if name in _ROW_FUNCTIONS or not name.isidentifier():
         return Refused(f"the function {name}", operands)
-    close = difflib.get_close_matches(name, sorted(_ROW_FUNCTIONS), n=1, cutoff=0.75)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    near = nearest_name(name, _ROW_FUNCTIONS)
+    hint = f" (did you mean {near}?)" if near else ""
     return Refused(
         f"the function {name}, which is not known to compute a value of one row{hint}",
         operands,
@@ -185,12 +185,11 @@ def _field(base: Typed, name: str) -> Typed:
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
-    known = {fold_name(column): column for column in level.names}
-    close = difflib.get_close_matches(fold_name(parts[-1]), known, n=1)
+    near = nearest_name(parts[-1], level.names)
     # In a merge the table and the new rows are structs, and `target.id` is a usual guess.
     nested = [column for column in level.names if level.fields_along((column, parts[-1]))[1:]]
     similar = [f"{column}.{parts[-1]}" for column in nested if len(parts) > 1]
-    similar = similar or [known[name] for name in close]
+    similar = similar or ([near] if near else [])
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     return SchemaMismatch(
         f"there is no column {name}; the {what} are {', '.join(level.names)}{hint}", column=name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import csv as text_csv
-import difflib
 import io
 import json as text_json
 import re
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv, json
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.nearest_name import misspelled_name
 from dagster_delta.nested_arrays import inner_fields, with_inner_fields, without_views
 from dagster_delta.storage import ObjectMeta, ObjectStore
 from dagster_delta.table.log.reader import is_same_time
@@ -296,11 +296,11 @@ class FileRows:
                 "is there a header line, and is `delimiter` the right one?"
             )
         absent = [name for name in wanted if name.lower() not in there]
-        others = sorted(there - {name.lower() for name in wanted})
+        others = there - {name.lower() for name in wanted}
         for name in absent:
-            if close := difflib.get_close_matches(name.lower(), others, n=1, cutoff=0.75):
+            if near := misspelled_name(name, others):
                 raise InvalidArgument(
-                    f"it has a column {close[0]}, and none {name}: if these are two columns, name "
+                    f"it has a column {near}, and none {name}: if these are two columns, name "
                     "both in `columns`"
                 )
         if kind == "csv" and len(names) == 1 and re.search(r"[,;|\t]", names[0]):

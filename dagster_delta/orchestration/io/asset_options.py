@@ -9,7 +9,6 @@ are noticed.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,6 +19,7 @@ from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nearest_name import misspelled_name, nearest_name
 from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
@@ -318,21 +318,16 @@ def _options(
         name = key.removeprefix(NAMESPACE)
         if name in known or key == QUERY_KEY or ("/" in name):
             continue
-        # Of short words, one letter more is another word: `model` is not `mode`, nor is a longer
-        # one that begins with it: `schemas` is not `schema`.
-        cutoff = 0.4 if key.startswith(NAMESPACE) else 0.93
-        options = sorted(known)
-        close = [option for option in options if name == option[:-1]]
-        close += difflib.get_close_matches(name.lower(), options, n=1, cutoff=cutoff)
-        if len(name) > 5:
-            inner = [o for o in options if not (o.startswith(name) or name.startswith(o))]
-            close += difflib.get_close_matches(name.lower(), inner, n=1, cutoff=0.85)
+        meant = misspelled_name(name, known)
         if name == "where":
             hint = "it is an option of an input: put it into the metadata of its AssetIn."
         elif name in foreign.split():
             hint = "docs/migration.md says what takes its place."
-        elif key.startswith(NAMESPACE) or (close and close[0] not in found):
-            hint = f"did you mean {(close or [', '.join(sorted(known))])[0]!r}?"
+        elif key.startswith(NAMESPACE):
+            near = nearest_name(name, known)
+            hint = f"did you mean {near!r}?" if near else f"it takes {', '.join(sorted(known))}."
+        elif meant and meant not in found and not _is_another_word(name, meant):
+            hint = f"did you mean {meant!r}?"
         else:
             note_foreign_key(key, owner)
             continue
@@ -341,6 +336,14 @@ def _options(
             f"note of your own, give it a namespace, as in 'team/{name}'"
         )
     return found
+
+
+def _is_another_word(name: str, option: str) -> bool:
+    """Whether a key goes on where a short option ends, as `model` and `schemas` do, or is only the
+    first word of one, as `partition` is.
+    """
+    is_longer = name.startswith(option) and len(option) < 7
+    return is_longer or (option.startswith(name) and len(option) > len(name) + 1)
 
 
 def _parsed(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:

@@ -9,7 +9,6 @@ the options leave this process, as to a Spark executor.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.nearest_name import nearest_name
 
 CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
 """Returns credentials in the option names of their cloud, and `expires_at`."""
@@ -84,8 +84,8 @@ def parse_options(
         if value is None or value == "" or bare in _WITHOUT_EFFECT or "dynamo" in bare:
             continue
         if name is None:
-            close = difflib.get_close_matches(bare, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(names)}"
+            near = nearest_name(bare, names)
+            hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(names)}"
             raise InvalidArgument(f"There is no storage option {option!r}; {hint}")
         found[name] = _PARSERS.get(name, _parse_text)(value, option)
     for name, needed in _NEEDS.items():
