@@ -20,9 +20,9 @@ from dagster_delta import (
     variants_to_python,
 )
 from dagster_delta.protocol.variant.binary import SingleFloat
-from tests.engines.shredding import is_shredded
 from tests.families import family
 from tests.golden.answers import table_path
+from tests.parquet.shredding import is_shredded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from tests.reference.jars import hadoop_class_path
 from tests.sessions import java_is_there
 from tests.storage.impatience import make_impatient
-from tests.table.operations import frame
+from tests.table.fault_operations import frame
 
 PROPERTIES = {"delta.enableDeletionVectors": "true"}
 _ANSWER = "answer: "

@@ -19,6 +19,7 @@ import pytest
 
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
+from tests.storage.cloud.test_cloud_faults import stored_objects
 from tests.storage.conftest import make_s3_bucket, new_s3_account
 from tests.storage.emulators import AZURITE_ACCOUNT, AZURITE_KEY, make_container
 from tests.storage.failing_endpoint import FailingEndpoint, Way, failing_endpoint
@@ -28,8 +29,7 @@ from tests.storage.spark_on_hadoop import (
     abfs_of_azurite,
     spark_on_hadoop,
 )
-from tests.storage.test_cloud_faults import stored_objects
-from tests.table.operations import Rows, frame
+from tests.table.fault_operations import Rows, frame
 from tests.table_rows import stored_tuples
 
 OPERATIONS = ("read", "append", "overwrite", "delete", "update", "merge", "optimize")

@@ -24,9 +24,9 @@ from dagster_delta.errors import (
 )
 from dagster_delta.storage import open_store
 from tests.families import family
+from tests.storage.cloud.test_cloud_faults import OPERATIONS, stored_objects
 from tests.storage.failing_namenode import Way, breaking_namenode
-from tests.storage.test_cloud_faults import OPERATIONS, stored_objects
-from tests.table.operations import Rows, frame
+from tests.table.fault_operations import Rows, frame
 from tests.table_rows import stored_tuples
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dagster_delta.errors import CommitStateUnknown, StorageFailure, TableNotFound
 from dagster_delta.table.delta_table import DeltaTable
-from tests.table.operations import READS, WRITES, Rows, table_objects
+from tests.table.fault_operations import READS, WRITES, Rows, table_objects
 from tests.table_rows import sorted_rows
 
 TRIALS_PER_CALL = 4

@@ -13,8 +13,8 @@ from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.orchestration.table_metadata import table_schema
 from dagster_delta.storage.memory_store import MemoryStore
+from tests.table.fault_operations import WRITES, table_objects
 from tests.table.logs import add_file
-from tests.table.operations import WRITES, table_objects
 
 POINT = bytes.fromhex("0101000000000000000000F03F000000000000F03F")
 GEOMETRY, GEOGRAPHY = "geometry(OGC:CRS84)", "geography(OGC:CRS84, SPHERICAL)"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dagster_delta import DeltaTable, variants_from_json, variants_to_json
 from dagster_delta.protocol.actions import AddFile
-from tests.engines.shredding import Group, shred
+from tests.parquet.shredding import Group, shred
 
 ENABLED = {"delta.enableVariantShredding": "true"}
 

@@ -15,7 +15,7 @@ from dagster_delta.errors import CommitStateUnknown, StorageFailure, TableNotFou
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
-from tests.table.operations import READS, WRITES, Rows, frame, table_objects
+from tests.table.fault_operations import READS, WRITES, Rows, frame, table_objects
 from tests.table_rows import sorted_rows
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from dagster_delta import (
 )
 from dagster_delta.errors import ConstraintViolation, DeltaError, InvalidCast, SchemaMismatch
 from dagster_delta.protocol.actions import Protocol
-from tests.protocol.variant_strategies import canonical
+from tests.protocol.variant.variant_strategies import canonical
 
 VARIANT_PROTOCOL = Protocol(
     min_reader_version=3,
