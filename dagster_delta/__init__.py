@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
-    from dagster_delta.table.operations.optimize import OptimizeResult
+    from dagster_delta.table.operations.rewrite_files import OptimizeResult
     from dagster_delta.table.operations.vacuum import VacuumResult
     from dagster_delta.table.operations.vacuum_plan import UnreferencedFiles
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
@@ -202,7 +202,7 @@ _MODULES = {
     "table.operations.fsck": "MissingFiles",
     "table.operations.health": "TableHealth",
     "table.operations.vacuum_plan": "UnreferencedFiles",
-    "table.operations.optimize": "OptimizeResult",
+    "table.operations.rewrite_files": "OptimizeResult",
     "table.operations.vacuum": "VacuumResult",
     "table.read.change_data_feed": "ChangeDataFeed",
     "table.read.scan": "Scan",

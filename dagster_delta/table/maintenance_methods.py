@@ -19,11 +19,11 @@ from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
-    from dagster_delta.table.operations.existing_rows import Purge
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
-    from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
+    from dagster_delta.table.operations.reorg import Purge
     from dagster_delta.table.operations.restore import RestorePlan
+    from dagster_delta.table.operations.rewrite_files import OptimizeProgress, OptimizeResult
     from dagster_delta.table.operations.vacuum import VacuumResult
     from dagster_delta.table.operations.vacuum_plan import UnreferencedFiles
 
@@ -102,12 +102,14 @@ class MaintenanceMethods(TableHandle):
             sort_by=sort_by,
             full=full,
             engine=engine_for(None, engine, memory_limit=memory_limit),
-            max_commit_bytes=max_commit_bytes or operations.optimize.MAX_COMMIT_BYTES,
+            max_commit_bytes=max_commit_bytes or operations.rewrite_files.MAX_COMMIT_BYTES,
             dry_run=dry_run,
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        return self._optimize(options)
+        result = operations.optimize.optimize_table(self._existing(), options, clock=now_ms)
+        self._snapshot = result.snapshot
+        return result
 
     def reorg(
         self,
@@ -142,7 +144,7 @@ class MaintenanceMethods(TableHandle):
             StorageFailure, UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as
             for `optimize`.
         """
-        options = operations.optimize.OptimizeOptions(
+        options = operations.reorg.ReorgOptions(
             where=where,
             purge=purge,
             target_file_size_bytes=target_file_size,
@@ -151,10 +153,7 @@ class MaintenanceMethods(TableHandle):
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        return self._optimize(options)
-
-    def _optimize(self, options: operations.optimize.OptimizeOptions) -> OptimizeResult:
-        result = operations.optimize.optimize_table(self._existing(), options, clock=now_ms)
+        result = operations.reorg.reorganize_table(self._existing(), options, clock=now_ms)
         self._snapshot = result.snapshot
         return result
 

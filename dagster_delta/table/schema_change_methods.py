@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.column_change import ColumnChangeRequest
     from dagster_delta.evolution.plan import ColumnChangePlan, ExistingRows
     from dagster_delta.protocol.features.column_change import OnError
-    from dagster_delta.table.operations.alter import SchemaChangeResult
+    from dagster_delta.table.operations.change_schema import SchemaChangeResult
     from dagster_delta.table.operations.column_change import (
         ColumnChangeJob,
         ColumnChangeProgress,
@@ -116,7 +116,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             TableNotFound: the table does not exist.
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
-                failed. If called again, a change reuses the files that it has already written.
+                failed.
         """
         return self._change_schema(
             statement,
@@ -184,8 +184,8 @@ class SchemaChangeMethods(TableHandle):
         the counterpart of `existing_rows="lazy"`.
 
         Files that already hold the columns are kept. The rewrite is one commit; further commits
-        remove the feature `dagsterDelta.existingDefaults` from the protocol. If called again after
-        a crash, it reuses the files that it has written. A table without the feature is unchanged.
+        remove the feature `dagsterDelta.existingDefaults` from the protocol. A table without the
+        feature is unchanged.
 
         Args:
             truncate_history: as for `drop_feature`.
@@ -737,12 +737,16 @@ class SchemaChangeMethods(TableHandle):
         wanted: str | evolution.actions.SchemaAction,
         **given: Any,
     ) -> SchemaChangeResult:
-        alter, allowed = operations.alter, self._allow_column_changes
-        options = alter.SchemaChangeOptions(allow_column_changes=allowed, **given)
+        change, allowed = operations.change_schema, self._allow_column_changes
+        options = change.SchemaChangeOptions(allow_column_changes=allowed, **given)
         if isinstance(wanted, str):
-            result = alter.alter_table(self._existing(), wanted, options, clock=now_ms)
+            result = operations.alter.alter_table(self._existing(), wanted, options, clock=now_ms)
+        elif isinstance(wanted, evolution.actions.DropFeature):
+            result = operations.drop_feature.drop_table_feature(
+                self._existing(), wanted, options, clock=now_ms
+            )
         else:
-            result = alter.change_schema(self._existing(), [wanted], options, clock=now_ms)
+            result = change.change_schema(self._existing(), [wanted], options, clock=now_ms)
         self._adopt(result)
         return result
 

@@ -93,9 +93,7 @@ class _Archive:
 
 
 def _files(root: Path) -> Iterator[str]:
-    for directory, names, files in os.walk(root):
-        # The journals of rewrites hold no data.
-        names[:] = [name for name in names if name != "_dagster_delta"]
+    for directory, _, files in os.walk(root):
         for name in files:
             if not name.startswith("."):
                 yield os.path.join(directory, name)

@@ -9,7 +9,6 @@ import pytest
 
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.existing_rows import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 
 
@@ -39,18 +38,17 @@ def interrupted(store: ObjectStore, *actions: Callable[[DeltaTable], object]) ->
 
 
 @contextmanager
-def crashing_at_third_batch() -> Iterator[list[str]]:
-    """A rewrite of the table crashes after its third file; the paths of those that it wrote."""
-    written: list[str] = []
-    record = RewriteJournal.record
+def crashing_at_third_batch(store: ObjectStore) -> Iterator[tuple[DeltaTable, set[str]]]:
+    """A handle whose rewrite of the table crashes when it has written three files, and deletes none
+    of them; and the paths of these files, once it has crashed.
+    """
+    before = data_files(store)
+    written: set[str] = set()
 
-    def crash_at_third(journal: RewriteJournal, entry: JournalEntry) -> None:
-        record(journal, entry)
-        written.extend(entry.paths)
-        if len(written) == 3:
+    def die(operation: str, path: str) -> None:
+        if len(data_files(store) - before) >= 3:
             raise SimulatedCrash
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RewriteJournal, "record", crash_at_third)
-        with pytest.raises(SimulatedCrash):
-            yield written
+    with pytest.raises(SimulatedCrash):
+        yield DeltaTable("", store=FaultyStore(store, before_call=die)), written
+    written |= data_files(store) - before

@@ -13,17 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 import dagster_delta
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.existing_rows import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 from tests.table_rows import stored_rows
 
@@ -194,72 +190,6 @@ def try_again(run: Run, table: DeltaTable) -> None:
             raise
 
 
-def journal_of(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, JournalEntry]]:
-    """The entries of a run that wrote all files, and crashed before its commit."""
-    seen: list[tuple[str, JournalEntry]] = []
-    record = RewriteJournal.record
-
-    def note(journal: RewriteJournal, entry: JournalEntry) -> None:
-        record(journal, entry)
-        seen.append((journal.change, entry))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RewriteJournal, "record", note)
-
-        def die(operation: str, path: str) -> None:
-            if operation == "put_if_absent" and path.endswith("3.json"):
-                raise SimulatedCrash
-
-        with pytest.raises(SimulatedCrash):
-            DeltaTable("", store=FaultyStore(store, before_call=die)).alter(DEFAULT)
-    return seen
-
-
-def copied(store: Any, add: AddFile, path: str) -> AddFile:
-    store.put(path, store.read(add.path))
-    return msgspec.structs.replace(add, path=path)
-
-
-def test_files_that_two_dead_runs_wrote_for_the_same_rows_are_taken_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = made()
-    for change, entry in journal_of(store, monkeypatch):
-        adds = tuple(copied(store, add, f"copy-{add.path}") for add in entry.adds)
-        RewriteJournal(store, change).record(msgspec.structs.replace(entry, adds=adds))
-    DeltaTable("", store=store).alter(DEFAULT)
-    assert stored_rows(store) == sorted(with_state(BEFORE), key=repr)
-
-
-def test_files_with_the_default_of_another_time_are_not_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = made()
-    (change, first), *_ = journal_of(store, monkeypatch)
-    journal = RewriteJournal(store, change)
-    journal.clear()
-    journal.record(first)
-    other = msgspec.structs.replace(first, sources=frozenset({"x"}), moment_ms=first.moment_ms + 1)
-    journal.record(other)
-    loaded = journal.load(since_ms=0)
-    assert len(loaded) == 1
-
-
-def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = made()
-    seen = journal_of(store, monkeypatch)
-    written = {add.path for _, entry in seen for add in entry.adds}
-    two_days = 2 * 24 * 60 * 60 * 1000
-    later = max(entry.moment_ms for _, entry in seen) + two_days
-    monkeypatch.setattr(schema_change_methods, "now_ms", lambda: later)
-    table = DeltaTable("", store=store)
-    table.alter(DEFAULT)
-    assert not written & set(table.snapshot().files()["path"].to_pylist())
-    assert stored_rows(store) == sorted(with_state(BEFORE), key=repr)
-
-
 DELETES = {
     "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
     "parquet/writer.py": "files that this writer created",
@@ -275,11 +205,12 @@ DELETES = {
     "table/transaction/file_actions.py": "files that this call wrote",
     "table/log_upkeep/symlink_manifests.py": "manifests for other engines, no files of the table",
     "table/log_upkeep/cleanup.py": "the log before the retention",
-    "table/operations/existing_rows.py": "entries of the journal, no files of the table",
     "streaming/data_source.py": "files that the tasks of this write reported",
     "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
     "table/transaction/transaction.py": "files written for this commit, which is not in the log",
     "table/operations/row_write.py": "rows of an attempt to write that was given up",
+    "table/operations/drop_table.py": "all files of a table that is dropped",
+    "table/operations/rewrite_files.py": "files of an attempt to rewrite that was given up",
     "table/operations/vacuum.py": "VACUUM",
     "testing/store_conformance.py": "tests of stores",
 }

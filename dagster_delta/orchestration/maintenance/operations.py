@@ -26,9 +26,9 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import DeletedFiles
 from dagster_delta.table.operations.clone import CloneOptions, check_clone
 from dagster_delta.table.operations.clustering import table_clustering
-from dagster_delta.table.operations.existing_rows import Purge
 from dagster_delta.table.operations.health import TableHealth, table_health
-from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
+from dagster_delta.table.operations.reorg import Purge
+from dagster_delta.table.operations.rewrite_files import OptimizeProgress, OptimizeResult
 from dagster_delta.table.read.snapshot import Snapshot
 
 MAINTENANCE_POOL = "delta_maintenance"

