@@ -1,5 +1,5 @@
-"""What follows a commit and may fail without harm: the version checksum, symlink manifests and the
-checkpoint, and then the clean-up of the log.
+"""What follows a commit and may fail without harm: the version checksum, the observers of commits,
+the checkpoint, and then the clean-up of the log.
 
 Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup.
 """
@@ -7,7 +7,7 @@ Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ def follow_commit(
     then, (version, bytes), the new one last.
     """
     try:
-        checksum = _checksum_after(store, None if base is None else base.checksum, commits)
+        checksum = _compute_checksum(store, None if base is None else base.checksum, commits)
         _store_checksum(store, commits[-1][0], checksum)
         snapshot = advanced(store, base, commits, checksum=checksum, is_own=True)
     except (InvalidTable, StorageFailure):
@@ -64,17 +64,17 @@ def follow_commit(
             f"version {version} was committed, and cannot be read: {error}",
             table=store.location.uri,
         ) from error
-    _keep_manifests(snapshot, commits)
+    _call_observers(snapshot, commits)
     with logged_failure(snapshot.version, store, "checkpoint was not stored"):
         num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
         interval = snapshot.configuration.properties.commits_between_checkpoints(num_files)
         if snapshot.version > 0 and snapshot.version % interval == 0:
-            snapshot = _checkpointed(snapshot, clock())
-            return _with_clean_log(snapshot, interval, clock=clock)
+            snapshot = _write_due_checkpoint(snapshot, clock())
+            return _clean_log_if_due(snapshot, interval, clock=clock)
     return snapshot
 
 
-def _checksum_after(
+def _compute_checksum(
     store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
 ) -> VersionChecksum | None:
     """The checksum of the last commit; None if neither the base nor the commit before has one."""
@@ -103,18 +103,27 @@ def logged_failure(version: int, store: ObjectStore, what: str) -> Iterator[None
         )
 
 
-def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
-    with logged_failure(
-        snapshot.version, snapshot.store, "set of symlink manifests was not stored"
-    ):
-        if not snapshot.configuration.properties.symlink_manifests:
-            return
-        from dagster_delta.table.log_upkeep.symlink_manifests import (
-            changed_manifests,
-            generate_manifests,
-        )
+CommitObserver = Callable[[Snapshot, Sequence[tuple[int, bytes]]], object]
+"""Called after a commit with the new version and the commits since the version that it was planned
+on, as for `follow_commit`. What it raises is logged."""
 
-        generate_manifests(snapshot, changed_manifests(commits, snapshot.configuration))
+
+def _find_observers(snapshot: Snapshot) -> Iterator[tuple[str, CommitObserver]]:
+    """The observers that the properties of a table turn on, each one module that nothing else knows
+    but its line here, and what it stores.
+    """
+    if snapshot.configuration.properties.symlink_manifests:
+        from dagster_delta.table.log_upkeep.symlink_manifests import follow_commits
+
+        yield "set of symlink manifests", follow_commits
+
+
+def _call_observers(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
+    version, store = snapshot.version, snapshot.store
+    with logged_failure(version, store, "observers were not called"):
+        for what, observe in _find_observers(snapshot):
+            with logged_failure(version, store, f"{what} was not stored"):
+                observe(snapshot, commits)
 
 
 def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:
@@ -132,19 +141,19 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
                 store.put(path, data)
 
 
-def _checkpointed(snapshot: Snapshot, now_ms: int) -> Snapshot:
+def _write_due_checkpoint(snapshot: Snapshot, now_ms: int) -> Snapshot:
     _write_checkpoint(snapshot, now_ms)
     if snapshot.checksum is not None:
         # The checkpoint was written only after it matched the whole version.
         checksum = replace(snapshot.checksum, is_own=True)
     else:
         # Writers that store no checksum break the chain. It restarts from the state in memory.
-        checksum = _count(snapshot)
+        checksum = _count_version(snapshot)
         _store_checksum(snapshot.store, snapshot.version, checksum)
     return with_checksum(snapshot, checksum)
 
 
-def _with_clean_log(snapshot: Snapshot, interval: int, *, clock: Clock) -> Snapshot:
+def _clean_log_if_due(snapshot: Snapshot, interval: int, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
     commits = next((number for version, number in _CLEANED_EVERY if snapshot.version > version), 0)
     if snapshot.version // interval % max(1, commits // interval):
@@ -158,7 +167,7 @@ def _with_clean_log(snapshot: Snapshot, interval: int, *, clock: Clock) -> Snaps
     return snapshot
 
 
-def _count(snapshot: Snapshot) -> VersionChecksum:
+def _count_version(snapshot: Snapshot) -> VersionChecksum:
     totals = snapshot.totals
     keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
     return VersionChecksum(

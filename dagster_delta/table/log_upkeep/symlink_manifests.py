@@ -25,6 +25,11 @@ _DIRECTORY = "_symlink_format_manifest"
 _Values = dict[str, str | None]
 
 
+def follow_commits(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
+    """Write the manifests that some commits up to a version change; an observer of commits."""
+    generate_manifests(snapshot, _find_changed_manifests(commits, snapshot.configuration))
+
+
 def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) -> tuple[str, ...]:
     """Write the manifests of a version, and delete those of partitions without files.
 
@@ -50,12 +55,12 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
         num_rounds += 1
         written |= dict.fromkeys(_write_manifests(snapshot, only))
         latest = snapshot.update()
-        only = _changed_again(snapshot, latest, only)
+        only = _find_changed_again(snapshot, latest, only)
         snapshot = latest
     return tuple(written)
 
 
-def _changed_again(
+def _find_changed_again(
     snapshot: Snapshot, latest: Snapshot, only: Collection[str] | None
 ) -> Collection[str] | None:
     """Those of some manifests that commits after a version change; None for all."""
@@ -64,7 +69,7 @@ def _changed_again(
     if commits is None or len(commits) < num_commits:
         # The log was cleaned up meanwhile.
         return only
-    changed = changed_manifests(commits, latest.configuration)
+    changed = _find_changed_manifests(commits, latest.configuration)
     if changed is None:
         return only
     return changed if only is None else changed.intersection(only)
@@ -92,7 +97,7 @@ def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collec
     lines: dict[str, list[str]] = {}
     paths, values = files["path"].to_pylist(), files["partition_values"].to_pylist()
     for path, found in zip(paths, values, strict=True):
-        manifest = _manifest_path(configuration, dict(found or ()))
+        manifest = _locate_manifest(configuration, dict(found or ()))
         if only is None or manifest in only:
             uri = spark_path(store.resolve_uri(decode_path(path)))
             lines.setdefault(manifest, []).append(uri)
@@ -102,12 +107,12 @@ def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collec
         lines.setdefault(whole, [])
     for manifest, uris in lines.items():
         store.put(manifest, "".join(f"{uri}\n" for uri in uris).encode())
-    stale = _present(store) if only is None else only
+    stale = _list_manifests(store) if only is None else only
     store.delete([path for path in stale if path not in lines])
     return lines
 
 
-def changed_manifests(
+def _find_changed_manifests(
     commits: Sequence[tuple[int, bytes]], configuration: TableConfiguration
 ) -> set[str] | None:
     """Paths of the manifests that some commits change; None for all."""
@@ -120,17 +125,17 @@ def changed_manifests(
         for found in (*values, *(remove.partition_values for remove in actions.removes)):
             if found is None:
                 return None
-            changed.add(_manifest_path(configuration, found))
+            changed.add(_locate_manifest(configuration, found))
     return changed
 
 
-def _manifest_path(configuration: TableConfiguration, values: _Values) -> str:
+def _locate_manifest(configuration: TableConfiguration, values: _Values) -> str:
     directory = partition_directory(
         {name: values.get(name) for name in configuration.partition_columns}
     )
     return f"{_DIRECTORY}/{directory}/manifest" if directory else f"{_DIRECTORY}/manifest"
 
 
-def _present(store: ObjectStore) -> list[str]:
+def _list_manifests(store: ObjectStore) -> list[str]:
     found = (meta.path for meta in store.list_recursive(_DIRECTORY))
     return [path for path in found if path.rpartition("/")[2] == "manifest"]
