@@ -15,7 +15,7 @@ from typing import cast
 
 import griffe
 
-from docs.site import PlainDocstrings
+from docs.site import PlainDocstrings, StructSignatures
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?ms)^<!-- ::: ([\w.]+) -->$.*?^<!-- end -->$")
@@ -41,7 +41,7 @@ def _package() -> griffe.Object:
         search_paths=[str(ROOT)],
         docstring_parser="google",
         docstring_options={"warn_unknown_params": False, "warnings": False},
-        extensions=griffe.load_extensions("dataclasses", PlainDocstrings),
+        extensions=griffe.load_extensions("dataclasses", StructSignatures, PlainDocstrings),
     )
     return cast("griffe.Object", loaded)
 

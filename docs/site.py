@@ -32,11 +32,16 @@ from griffe import (
     ExprSubscript,
     ExprTuple,
     Extension,
+    Function,
+    Module,
+    Parameter,
+    ParameterKind,
+    Parameters,
 )
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
-    from griffe import Attribute, Object
+    from griffe import Attribute, Class, Object
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -166,6 +171,54 @@ def _summary(here: str, found: re.Match[str]) -> str:
     first, _, _ = (inspect.getdoc(pydoc.locate(path)) or "").partition("\n\n")
     target = posixpath.relpath(f"api/{name}.md", posixpath.dirname(here) or ".")
     return f"## [{name}]({target})\n\n{first}\n"
+
+
+class StructSignatures(Extension):
+    """Gives each `msgspec.Struct` the signature that it has, as dataclasses get theirs."""
+
+    def on_package(self, *, pkg: Module, **kwargs: object) -> None:  # noqa: ARG002  as it is called
+        """Add the constructors of a loaded package."""
+        _add_constructors(pkg)
+
+
+def _add_constructors(module: Module) -> None:
+    for inner in module.modules.values():
+        if not inner.is_alias:
+            _add_constructors(inner)
+    for cls in module.classes.values():
+        if not cls.is_alias and "__init__" not in cls.members and (fields := _struct_fields(cls)):
+            made = Function("__init__", parameters=Parameters(*fields.values()), parent=cls)
+            cls.set_member("__init__", made)
+
+
+def _struct_fields(cls: Class) -> dict[str, Parameter]:
+    """The arguments of a struct; empty for other classes."""
+    bases = [base for base in cls.mro() if not base.is_alias]
+    parents = [str(base) for parent in (cls, *bases) for base in parent.bases]
+    if not any(parent.endswith("Struct") for parent in parents):
+        return {}
+    has_keywords_only = "kw_only" in cls.keywords
+    kind = ParameterKind.keyword_only if has_keywords_only else ParameterKind.positional_or_keyword
+    return {
+        name: Parameter(
+            name, annotation=attribute.annotation, kind=kind, default=_default_of(attribute)
+        )
+        for parent in (*reversed(bases), cls)
+        for name, attribute in parent.attributes.items()
+        if "property" not in attribute.labels
+        and attribute.annotation is not None
+        and "ClassVar" not in str(attribute.annotation)
+    }
+
+
+def _default_of(attribute: Attribute) -> str | Expr | None:
+    """The default of a field; that of a factory as what it makes."""
+    value = attribute.value
+    if not isinstance(value, ExprCall) or not str(value.function).endswith("field"):
+        return value
+    made = {"dict": "{}", "list": "[]", "set": "set()", "tuple": "()"}
+    factory = str(value.arguments[0]).partition("=")[2].strip()
+    return made.get(factory, f"{factory}()")
 
 
 class PlainDocstrings(Extension):

@@ -8,13 +8,13 @@ Hilbert curve are always close to each other; the Z-order curve jumps at its cor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.casts import holds_bytes
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import integer_scalar
@@ -30,8 +30,7 @@ _MAX_BITS = 16
 _CURVE_BITS = 63
 
 
-@dataclass(frozen=True, slots=True)
-class ZOrderCurve:
+class ZOrderCurve(msgspec.Struct, frozen=True):
     """The position of rows along the curve. Picklable, so that executors can use it."""
 
     columns: tuple[tuple[str, ...], ...]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import (
     InvalidArgument,

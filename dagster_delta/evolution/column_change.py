@@ -14,10 +14,10 @@ The mark, a table property, and the tags of data files are all that a process ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution import actions
@@ -97,8 +97,7 @@ _DEPLOYMENT_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChangeRequest:
+class ColumnChangeRequest(msgspec.Struct, frozen=True):
     """The request of a caller."""
 
     column: ColumnPath

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.schema import (

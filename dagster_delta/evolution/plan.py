@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted, find_place
@@ -53,8 +56,7 @@ _EFFECTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
+class PlannedStep(msgspec.Struct, frozen=True):
     """One step of a change."""
 
     what: str
@@ -62,8 +64,7 @@ class PlannedStep:
     effect: StepEffect = "metadata"
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillCost:
+class BackfillCost(msgspec.Struct, frozen=True):
     """The rewrite of existing rows."""
 
     num_files: int
@@ -75,8 +76,7 @@ class BackfillCost:
     """Commits in which the files are rewritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChangePlan:
+class SchemaChangePlan(msgspec.Struct, frozen=True):
     """A planned schema change."""
 
     before: TableConfiguration
@@ -85,13 +85,13 @@ class SchemaChangePlan:
     """Protocol and metadata after the change."""
     steps: tuple[PlannedStep, ...]
     """The steps, in the requested order."""
-    fills: Mapping[str, str] = field(default_factory=dict)
+    fills: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Spark SQL by logical name of the new columns for which existing files are rewritten."""
-    existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
+    existing_defaults: Mapping[ColumnPath, str] = msgspec.field(default_factory=dict)
     """Spark SQL by path of the new columns whose default existing rows get when they are read."""
     checks: tuple[Constraint, ...] = ()
     """Conditions that every existing row must satisfy, over the columns of `after`."""
-    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    domains: Mapping[str, DomainMetadata] = msgspec.field(default_factory=dict)
     """The metadata domains that change, by name."""
     frees_files_of_feature: bool = False
     """Whether data files that use a feature are rewritten without it before the drop: they are read
@@ -201,8 +201,7 @@ class SchemaChangePlan:
         yield from schema_lines(self.before.schema, self.after.schema)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnChangePlan(SchemaChangePlan):
+class ColumnChangePlan(SchemaChangePlan, frozen=True, kw_only=True):
     """A planned online change; `after` is the table at its end."""
 
     change: ColumnChange

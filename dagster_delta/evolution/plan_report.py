@@ -6,8 +6,9 @@ Columns are matched by id where both schemas have ids, else by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.required_protocol import new_features
@@ -39,8 +40,7 @@ READERS_WITHOUT = {
 `docs/readers.md`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingSwitch:
+class MissingSwitch(msgspec.Struct, frozen=True):
     """A switch that is off and that a change needs."""
 
     name: str
@@ -100,8 +100,7 @@ def table_cell(text: str) -> str:
 # Differences of two schemas
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChanges:
+class SchemaChanges(msgspec.Struct, frozen=True):
     """The differences, one line each: `+` added, `-` dropped, `~` changed."""
 
     added: tuple[ColumnPath, ...]

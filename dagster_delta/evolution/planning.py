@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -138,8 +137,7 @@ FilesToRewrite = Literal["none", "deletion_vectors", "widened_types", "without_d
 """Which data files must be rewritten before a feature can be dropped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureDrop(SchemaChangePlan):
+class FeatureDrop(SchemaChangePlan, frozen=True, kw_only=True):
     """The plan to drop a feature from a table, in one or more commits; `after` is without it."""
 
     feature: TableFeature

@@ -6,10 +6,10 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from inspect import signature
 
 import dagster as dg
+import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.nearest_name import misspelled_name
@@ -88,8 +88,7 @@ def _check_freshness_policies(definitions: dg.Definitions) -> None:
                     check_freshness_policy(spec.key, spec.freshness_policy)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredAsset:
+class _StoredAsset(msgspec.Struct, frozen=True):
     key: dg.AssetKey
     definition: dg.AssetsDefinition
     manager_key: str

@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -82,15 +81,18 @@ class QuarantinedRow(msgspec.Struct, frozen=True):
     """Its position in the file, from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantine:
+class Quarantine(msgspec.Struct, frozen=True):
     """The quarantine of one table."""
 
     uri: str
     owner: str
     """The asset that writes the table."""
-    storage_options: Mapping[str, object] = field(repr=False)
+    storage_options: Mapping[str, object]
     commit_info: Mapping[str, object]
+
+    # Storage options may hold secrets.
+    def __repr__(self) -> str:
+        return f"Quarantine({self.uri!r})"
 
     @classmethod
     def of_asset(cls, write: AssetWrite) -> Quarantine:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.statistics.bounds import partition_column

@@ -10,14 +10,15 @@ materialization.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from logging import Logger
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
+import msgspec
 from dagster_shared.check import CheckError
+from msgspec.structs import replace
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
@@ -145,8 +146,7 @@ def delta_schema_change_job(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ChangeReport:
+class _ChangeReport(msgspec.Struct, frozen=True):
     """A change that was made or planned."""
 
     title: str
@@ -154,7 +154,7 @@ class _ChangeReport:
     markdown: str
     columns: tuple[str, ...] = ()
     """Top-level columns of the earlier schema that changed or were dropped."""
-    metrics: Mapping[str, int | str] = field(default_factory=dict)
+    metrics: Mapping[str, int | str] = msgspec.field(default_factory=dict)
     """Of an online change; see `DeltaTable.change_column`."""
     adds_columns: bool = False
     """Whether top-level columns were added."""
@@ -232,8 +232,7 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     """Makes the change of a config, or plans it: one method for each kind."""
 
     table: DeltaTable
@@ -378,8 +377,7 @@ def _folded(columns: Iterable[str]) -> frozenset[str]:
     return frozenset(fold_name(column) for column in columns)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reads:
+class _Reads(msgspec.Struct, frozen=True):
     """The columns of an upstream asset that an asset reads."""
 
     columns: Mapping[str, str]

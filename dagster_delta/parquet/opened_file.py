@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -131,8 +130,7 @@ def file_rows(files: pa.Table) -> Iterator[dict[str, Any]]:
         yield from chunk.to_pylist()
 
 
-@dataclass
-class OpenedFile:
+class OpenedFile(msgspec.Struct, dict=True):
     """A data file whose footer has been read."""
 
     file: DataFile

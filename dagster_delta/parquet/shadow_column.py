@@ -8,14 +8,14 @@ null and is counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument, UnsupportedExpression
 from dagster_delta.nested_arrays import children_of, index_of, list_numbers, with_children
 from dagster_delta.parquet.casts import failing_places, value_cast
@@ -133,8 +133,7 @@ class ShadowColumn:
                 filled.problems.append(f"{value!r} breaks {name}")
 
 
-@dataclass(slots=True)
-class Filled:
+class Filled(msgspec.Struct):
     """Rows with the shadow, and the problems that stop the change."""
 
     batch: pa.RecordBatch
@@ -144,7 +143,7 @@ class Filled:
     num_problems: int = 0
     """Rows that stop the change, as they cannot be converted or violate a check under the new type;
     each counts once."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
     """The first few of them: the value and its problem."""
 
 
@@ -189,21 +188,21 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     return _of_rows(expression.evaluate_filter)
 
 
-@dataclass(slots=True)
-class Converted:
+class Converted(msgspec.Struct):
     """Values of the new type, and the values that could not be converted."""
 
     values: pa.Array
     """`pyarrow.Array` of the new type; null if a value failed."""
     num_failed: int = 0
-    examples: list[str] = field(default_factory=list)
+    examples: list[str] = msgspec.field(default_factory=list)
     """The first few values that failed, as text."""
-    failed_rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    failed_rows: NDArray[np.intp] = msgspec.field(
+        default_factory=lambda: np.zeros(0, dtype=np.intp)
+    )
     """Positions of the rows with a value that failed: a `numpy.ndarray`, each row once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueConversion:
+class ValueConversion(msgspec.Struct, frozen=True):
     """Makes new values from old ones, or from whole rows as structs."""
 
     kernel: _Kernel

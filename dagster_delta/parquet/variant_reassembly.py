@@ -14,8 +14,8 @@ from itertools import chain, repeat
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
 from dagster_delta.nested_arrays import (
     children_of,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
@@ -66,8 +66,7 @@ def fold_name(name: str) -> str:
     return name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class PrimitiveType:
+class PrimitiveType(msgspec.Struct, frozen=True):
     """A type without parts: `variant` and `void` included, geospatial types with their parameters,
     and intervals with their units.
     """
@@ -95,8 +94,7 @@ class PrimitiveType:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class DecimalType:
+class DecimalType(msgspec.Struct, frozen=True):
     """`decimal(precision,scale)`; precision 1 to 38, scale 0 to precision."""
 
     precision: int
@@ -106,8 +104,7 @@ class DecimalType:
         return f"decimal({self.precision},{self.scale})"
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(msgspec.Struct, frozen=True):
     """A list of one element type."""
 
     element_type: DataType
@@ -117,8 +114,7 @@ class ArrayType:
         return f"array<{self.element_type}>"
 
 
-@dataclass(frozen=True, slots=True)
-class MapType:
+class MapType(msgspec.Struct, frozen=True):
     """A map; keys are never null."""
 
     key_type: DataType
@@ -129,29 +125,23 @@ class MapType:
         return f"map<{self.key_type},{self.value_type}>"
 
 
-@dataclass(frozen=True, slots=True)
-class StructField:
+class StructField(msgspec.Struct, frozen=True):
     """A named field of a struct with its metadata (comments, mapping, constraints, …)."""
 
     name: str
     data_type: DataType
     nullable: bool = True
-    metadata: Mapping[str, object] = field(default_factory=dict)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+        force_setattr(self, "metadata", MappingProxyType(dict(self.metadata)))
 
     def __hash__(self) -> int:
         return hash((self.name, self.data_type, self.nullable))
 
     # A mapping proxy cannot be pickled, and schemas are sent to Spark executors.
-    def __getstate__(self) -> tuple[object, ...]:
-        return self.name, self.data_type, self.nullable, dict(self.metadata)
-
-    def __setstate__(self, state: tuple[str, DataType, bool, dict[str, object]]) -> None:
-        for name, value in zip(("name", "data_type", "nullable"), state[:3], strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "metadata", MappingProxyType(state[3]))
+    def __reduce__(self) -> tuple[object, ...]:
+        return StructField, (self.name, self.data_type, self.nullable, dict(self.metadata))
 
     def without(self, *keys: str) -> StructField:
         """The field without some of its metadata."""
@@ -165,8 +155,7 @@ class StructField:
         return value if isinstance(value, str) else None
 
 
-@dataclass(frozen=True)
-class StructType:
+class StructType(msgspec.Struct, frozen=True, dict=True):
     """An ordered list of fields: a nested struct, or a whole table."""
 
     fields: tuple[StructField, ...]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, cast, overload
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable
 
@@ -170,8 +171,7 @@ def _flag(key: str, *, default: bool = False) -> _Property[bool]:
     return _Property(key, _parse_boolean, default=default)
 
 
-@dataclass(frozen=True)
-class TableProperties:
+class TableProperties(msgspec.Struct, frozen=True):
     """The properties of a table, each parsed when it is read.
 
     A table with an invalid property that matters only to writers stays readable. Reading an

@@ -22,7 +22,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,6 +33,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import UNSET
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import (
     ChangeDataNotRecorded,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -68,8 +67,7 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return msgspec.structs.replace(self, index=self.index + files, origin=UNSET, commit=UNSET)
 
 
-@dataclass(slots=True)
-class Admission:
+class Admission(msgspec.Struct):
     """Limits of one batch, and what it has taken so far."""
 
     max_files: int | None = None

@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
@@ -40,8 +40,7 @@ class SimulatedCrash(BaseException):
     """The process died here. It is not an `Exception`, because a dying process handles nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One failure, at one call."""
 
     kind: Literal["crash_before", "crash_after", "lose_reply", "refuse"]

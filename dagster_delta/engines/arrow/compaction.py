@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve

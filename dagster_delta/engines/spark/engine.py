@@ -10,10 +10,10 @@ Spec: Action Reconciliation; Checkpoints; Per-file Statistics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema as spark_schema_of
 
@@ -213,8 +213,7 @@ _TASK_FILES = 10_000
 _MAX_TASKS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class SparkLogPlanner:
+class SparkLogPlanner(msgspec.Struct, frozen=True):
     """Replays and prunes the log of a large table in Spark."""
 
     session: SparkSession

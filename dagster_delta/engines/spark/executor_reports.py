@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta import errors
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
@@ -38,8 +37,7 @@ IdentityMarks = Mapping[str, tuple[int, int]]
 _Detail = TypeVar("_Detail", bound=msgspec.Struct)
 
 
-@dataclass(slots=True)
-class WrittenBytes:
+class WrittenBytes(msgspec.Struct):
     """What the tasks of some jobs have written."""
 
     size_bytes: int = 0
@@ -60,8 +58,7 @@ def counting_written_bytes() -> Iterator[WrittenBytes]:
         _written.reset(token)
 
 
-@dataclass(frozen=True, slots=True)
-class Reports(Generic[_Detail]):
+class Reports(msgspec.Struct, Generic[_Detail], frozen=True):
     """What all tasks of a job reported."""
 
     files: tuple[AddFile, ...] = ()

@@ -4,11 +4,11 @@
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
 from dagster_delta.orchestration.checks.table_checks import (

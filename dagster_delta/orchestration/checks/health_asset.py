@@ -4,11 +4,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.checks.table_checks import check_health_limits, exceeded_limits
@@ -53,8 +54,7 @@ _MAX_FINDINGS = 50
 _MAX_TABLES = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _TableState:
+class _TableState(msgspec.Struct, frozen=True):
     """One table of the page."""
 
     name: str
@@ -65,7 +65,7 @@ class _TableState:
     """Time of the latest commit, in milliseconds since the epoch."""
     problem: str | None = None
     """Why the table could not be read."""
-    exceeded: Mapping[str, str] = field(default_factory=dict)
+    exceeded: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By measure: how the table exceeds its threshold."""
     growth: int | None = None
     """Bytes since the previous report."""

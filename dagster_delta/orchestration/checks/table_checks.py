@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, LogGap, UnsupportedExpression, VersionNotFound
@@ -49,15 +49,14 @@ HEALTH_MEASURES = (
 """Measures that may have a health threshold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Result of a rule on a version."""
 
     passed: bool
     description: str
-    facts: Mapping[str, RawMetadataValue] = field(default_factory=dict)
+    facts: Mapping[str, RawMetadataValue] = msgspec.field(default_factory=dict)
     """Figures, by the name that the UI shows after `delta/`."""
-    details: Mapping[str, RawMetadataValue] = field(default_factory=dict)
+    details: Mapping[str, RawMetadataValue] = msgspec.field(default_factory=dict)
     """Facts that are details in the UI."""
     examples: tuple[Row, ...] = ()
     """A few rows that violate the rule."""
@@ -65,8 +64,7 @@ class Finding:
     """Whether it is only a warning if it did not pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewRows:
+class NewRows(msgspec.Struct, frozen=True):
     """The rows that a rule is evaluated on."""
 
     snapshot: Snapshot

@@ -24,10 +24,11 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.errors import (
@@ -199,8 +200,7 @@ def delta_change_feed_asset(
     return lambda function: declared(function).define(asset_options)
 
 
-@dataclass(frozen=True)
-class _IncrementalAsset:
+class _IncrementalAsset(msgspec.Struct, frozen=True):
     """A function and the arguments of its decorator, before it runs."""
 
     function: Callable[..., object]
@@ -400,8 +400,7 @@ class _IncrementalAsset:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedChanges(AssetValue):
+class AppliedChanges(AssetValue, frozen=True):
     """The output of an incremental asset for its IO manager."""
 
     consumption: Consumption
@@ -467,16 +466,18 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
             net = net_changes_of_frame
         rows = net(rows, applied.declared.keys, asset=write.name, deletes=not is_refresh)
     if is_refresh:
-        return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
+        return write_asset(
+            replace(write, options=write.options.with_values(mode="overwrite")), rows
+        )
     _check_types(write, applied)
     options = write.options
     if options.schema_mode == "overwrite":
         # Existing rows keep their columns: a full refresh alone replaces the schema.
-        options = replace(options, schema_mode="merge")
+        options = options.with_values(schema_mode="merge")
     if applied.declared.mode == "append":
-        return write_asset(replace(write, options=replace(options, mode="append")), rows)
+        return write_asset(replace(write, options=options.with_values(mode="append")), rows)
     merge = _merge_config(applied.declared.keys, has_actions=has_actions)
-    options = replace(options, mode="merge", merge_config=merge)
+    options = options.with_values(mode="merge", merge_config=merge)
     controls = (ACTION_COLUMN,) if has_actions else ()
     return write_asset(replace(write, options=options, control_columns=controls), rows)
 

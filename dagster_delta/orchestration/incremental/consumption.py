@@ -16,9 +16,11 @@ Spec: Transaction Identifiers; Column Mapping; Type Widening; Default Columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import (
     ChangeDataNotRecorded,
@@ -67,8 +69,7 @@ OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChange:
+class ColumnChange(msgspec.Struct, frozen=True):
     """One column of the upstream table, before and now."""
 
     kind: Literal["renamed", "dropped", "readded", "widened", "filled"]
@@ -93,8 +94,7 @@ def application_id(table_id: str, partition_key: str | None) -> str:
     return name if partition_key is None else f"{name}/{partition_key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(msgspec.Struct, frozen=True):
     """The reader of an upstream table."""
 
     name: str
@@ -158,8 +158,7 @@ class Consumer:
         return chosen if filtered is None else f"({filtered.sql}\n) AND ({chosen})"
 
 
-@dataclass(frozen=True, slots=True)
-class Consumption:
+class Consumption(msgspec.Struct, frozen=True):
     """The part of an upstream table that one run reads."""
 
     consumer: Consumer

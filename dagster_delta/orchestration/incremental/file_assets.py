@@ -13,16 +13,17 @@ import codecs
 import functools
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import dagster as dg
+import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import replace
 from pydantic import Field
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import (
     ConcurrentTransaction,
     InvalidArgument,
@@ -216,8 +217,7 @@ def delta_files_sensor(
     return look
 
 
-@dataclass(frozen=True, slots=True)
-class _FilesAsset:
+class _FilesAsset(msgspec.Struct, frozen=True):
     name: str
     zone: LandingZone
     mode: LoadMode
@@ -321,8 +321,7 @@ class _FilesAsset:
         return FileLoad(self, new, tuple(progress), len(found.files), target, *left)
 
 
-@dataclass(frozen=True, slots=True)
-class FileLoad(AssetValue):
+class FileLoad(AssetValue, frozen=True):
     """The output of an asset of files for its IO manager."""
 
     asset: _FilesAsset
@@ -340,8 +339,6 @@ class FileLoad(AssetValue):
     """What the run was asked to load again."""
     repeated: tuple[str, ...] = ()
     """Files that are loaded again because of that."""
-
-    rows = None
 
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
         """Write the rows of new files and record the files, as one commit. Files that concurrent

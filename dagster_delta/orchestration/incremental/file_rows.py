@@ -13,17 +13,16 @@ import json as text_json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv, json
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.nearest_name import misspelled_name
 from dagster_delta.nested_arrays import inner_fields, with_inner_fields, without_views
@@ -52,8 +51,7 @@ _BLOCK_BYTES = 8 << 20
 _END_OF_CSV = b"\n\r\r\n\n\n\r\r\r\n\r\n\n\r\r\n\r\n\r\n\n\n\r\n\r\r\r\n\n\n\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class FileOptions:
+class FileOptions(msgspec.Struct, frozen=True):
     """How files are read."""
 
     format: FileFormat | None = None
@@ -114,12 +112,11 @@ class FileColumns(msgspec.Struct, frozen=True):
         return rows.select(list(self.own_names)).rename_columns(self.schema.names)
 
 
-@dataclass(frozen=True, slots=True)
-class FileRows:
+class FileRows(msgspec.Struct, frozen=True):
     """One file, and how it is read."""
 
     options: FileOptions
-    store: ObjectStore = field(repr=False)
+    store: ObjectStore
     file: ObjectMeta
     uri: str
 

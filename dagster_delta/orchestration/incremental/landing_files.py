@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -34,20 +33,23 @@ OnBadFiles = Literal["fail", "skip"]
 """What happens to a file that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class LandingZone:
+class LandingZone(msgspec.Struct, frozen=True):
     """Where files arrive, and how they are read."""
 
     source: str
     """A file, a directory, or a pattern: `s3://landing/flights/*.csv`, `/in/**/*.json`."""
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, object] = msgspec.field(default_factory=dict)
     minimum_age_seconds: float = 0
     """Younger files may still be written, and are left for the next run."""
-    options: FileOptions = field(default_factory=FileOptions)
+    options: FileOptions = msgspec.field(default_factory=FileOptions)
     new_columns: NewColumns | None = None
     """None: `fail` if the columns are given, otherwise as the table takes new columns."""
     on_bad_rows: OnBadRows = "fail"
     on_bad_files: OnBadFiles = "fail"
+
+    # Storage options may hold secrets.
+    def __repr__(self) -> str:
+        return f"LandingZone({self.source!r})"
 
     @property
     def leaves_out(self) -> bool:
@@ -88,12 +90,11 @@ class LandingZone:
         return open_store(root, self.storage_options)
 
 
-@dataclass(frozen=True, slots=True)
-class LandingFiles:
+class LandingFiles(msgspec.Struct, frozen=True):
     """Some files of a landing zone."""
 
     zone: LandingZone
-    store: ObjectStore = field(repr=False)
+    store: ObjectStore
     files: Sequence[ObjectMeta]
     waiting: Sequence[ObjectMeta] = ()
     """Files that match and are left for a later run."""
@@ -209,8 +210,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
             raise self.rows.located(self.columns, schema, error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFiles:
+class CheckedFiles(msgspec.Struct, frozen=True):
     """What is loaded of some files."""
 
     files: Sequence[CheckedFile]

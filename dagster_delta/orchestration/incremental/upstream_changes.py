@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.protocol.features.change_data import (

@@ -9,11 +9,12 @@ are noticed.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -161,6 +162,10 @@ class AssetOptions:
     """The rows of a shared table that the asset owns: by column, the value or the values that they
     have. Empty: every row, of its partitions if it has some."""
 
+    def with_values(self, **values: Any) -> Self:
+        """The options with some of them replaced."""
+        return dataclasses.replace(self, **values)
+
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, the same location as in earlier Delta IO managers. An empty
         root, which would mean the root of the file system, is refused.
@@ -243,7 +248,7 @@ def read_asset_options(
     if replaced := {name: value for name, value in merge.items() if value is not None}:
         config = parsed.merge_config or defaults.merge_config or MergeConfig()
         given["merge_config"] = config.model_copy(update=replaced)
-    return replace(defaults, **given)
+    return defaults.with_values(**given)
 
 
 def read_input_options(metadata: Mapping[str, object], owner: str) -> InputOptions:

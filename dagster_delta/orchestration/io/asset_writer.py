@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from dagster import TableColumnLineage
+from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.engines.data_input import (
     RepeatableRows,
@@ -86,14 +86,13 @@ _RUN_RETENTION = "interval 90 days"
 """How long a new table remembers which runs have written it, for retries and re-executions."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssetWrite:
+class AssetWrite(msgspec.Struct, frozen=True):
     """Everything about one write except the rows."""
 
     name: str
     """Of the asset, for messages."""
     uri: str
-    storage_options: Mapping[str, object] = field(repr=False)
+    storage_options: Mapping[str, object]
     options: AssetOptions
     selection: PartitionSelection | None
     """The rows to write: of Dagster partitions, or those that the asset owns; None for all."""
@@ -112,6 +111,10 @@ class AssetWrite:
     run_selection: PartitionSelection | None = None
     """The Dagster partitions of the run, if it leaves some of them as they are."""
 
+    # Storage options may hold secrets.
+    def __repr__(self) -> str:
+        return f"AssetWrite({self.uri!r})"
+
     @property
     def partitions_of_run(self) -> PartitionSelection | None:
         """The Dagster partitions of the run; None if the asset has none."""
@@ -129,15 +132,14 @@ class AssetWrite:
         return partition_predicate(self.selection, schema, alias=alias)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenAsset:
+class WrittenAsset(msgspec.Struct, frozen=True):
     """Result of one write."""
 
     write: AssetWrite
     """What was to be written."""
     snapshot: Snapshot
     """The table after it."""
-    metrics: Mapping[str, int | str] = field(default_factory=dict)
+    metrics: Mapping[str, int | str] = msgspec.field(default_factory=dict)
     """Of the commit; empty if nothing was written."""
     predicate: str | None = None
     """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
@@ -153,16 +155,15 @@ class WrittenAsset:
     """What may surprise."""
     kept_partitions: tuple[str, ...] = ()
     """Keys of partitions that were not written, since they have rows and the mode is `ignore`."""
-    metadata: Mapping[str, object] = field(default_factory=dict)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Further metadata for the UI."""
 
 
-@dataclass(frozen=True, slots=True)
-class NothingWritten:
+class NothingWritten(msgspec.Struct, frozen=True):
     """Result of a write without rows that has no table."""
 
     reason: str
-    metadata: Mapping[str, object] = field(default_factory=dict)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     warnings: Sequence[str] = ()
 
 
@@ -176,26 +177,27 @@ def nothing_written(write: AssetWrite, reason: str) -> WrittenAsset | NothingWri
     return WrittenAsset(write, table, skipped_because=reason)
 
 
-class AssetValue(ABC):
+class AssetValue(msgspec.Struct, frozen=True):
     """A value that an asset returned and that has a writer of its own."""
 
-    __slots__ = ()
-    rows: object
-    """Its rows, for what watches Spark; None if it has none in this form."""
     has_own_mode: ClassVar[bool] = False
     """Whether the value determines how the table is written, whatever the mode of the asset."""
+
+    @property
+    def rows(self) -> object:
+        """Its rows, for what watches Spark; None if it has none in this form."""
+        return None
 
     def converted(self, convert: Callable[[object], object]) -> AssetValue:  # noqa: ARG002
         """The value with its rows in a form that can be written."""
         return self
 
-    @abstractmethod
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
         """Write the value as one commit."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class Rows(AssetValue):
+class Rows(AssetValue, frozen=True):
     """Rows in a form that can be written."""
 
     rows: object
@@ -205,14 +207,12 @@ class Rows(AssetValue):
         return write_asset(write, self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class NoRows(AssetValue):
+class NoRows(AssetValue, frozen=True):
     """None, which an asset returned instead of rows."""
 
     is_expected: bool
     """Whether its annotation allows it."""
 
-    rows = None
     has_own_mode = True
 
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
@@ -223,15 +223,12 @@ class NoRows(AssetValue):
         return replace(nothing_written(write, reason), warnings=warnings)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFrames(AssetValue):
+class PartitionFrames(AssetValue, frozen=True):
     """One frame per partition key of a run."""
 
     frames: Mapping[str, object]
     """The rows of each partition, in any form that can be written; None if the partition does not
     change."""
-
-    rows = None
 
     def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
         """Write the rows of all frames as one commit."""
@@ -392,7 +389,7 @@ def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> A
         properties = {**options.table_properties, **owned}
         if write.idempotency is not None and options.mode != "overwrite":
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
-        return replace(write, options=replace(options, table_properties=properties))
+        return replace(write, options=options.with_values(table_properties=properties))
     check_owner(table, before, write.asset_key, options, write.commit_info)
     return write
 
@@ -468,7 +465,7 @@ def _keeping_other_partitions(
             f"{diff}",
             table=write.uri,
         )
-    return replace(write, options=replace(options, schema_mode="strict"))
+    return replace(write, options=options.with_values(schema_mode="strict"))
 
 
 def _outside_of_run(

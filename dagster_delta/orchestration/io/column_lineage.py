@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from dagster import AssetKey, TableColumnDep, TableColumnLineage
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
@@ -23,8 +23,7 @@ from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.sql.duckdb_sql import REGISTERED
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamColumns:
+class UpstreamColumns(msgspec.Struct, frozen=True):
     """An upstream asset and its columns."""
 
     asset_key: AssetKey

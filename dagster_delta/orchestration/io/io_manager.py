@@ -7,7 +7,6 @@ those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -246,7 +245,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         elif options.table_name is None and facts.run_id is not None:
             place = "/".join(filter(None, options.table_path(*_identity(context))))
             marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
-            options = replace(options, table_properties={**options.table_properties, **marks})
+            options = options.with_values(table_properties={**options.table_properties, **marks})
         return AssetWrite(
             name=name,
             uri=uri,

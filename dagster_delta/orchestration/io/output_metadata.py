@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow.compute as pc
 from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import NothingWritten, WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig

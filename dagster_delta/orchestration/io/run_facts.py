@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+import msgspec
 
 # Tags that Dagster sets. To a user's re-execution of selected steps its UI copies the number of the
 # parent, and the mark of a re-execution from asset failure; to one of all steps it copies the mark.
@@ -30,8 +30,7 @@ _MAX_NOTED_STEPS = 100
 _notes: dict[tuple[str, frozenset[dg.AssetKey]], dict[str, dict[str, Any]]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True):
     """The run, step and partitions that one output belongs to."""
 
     output: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
+import msgspec
 from dagster import DagsterType
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.read.scan import Scan
@@ -29,8 +30,7 @@ T = TypeVar("T")
 SCAN_INPUT = DagsterType(lambda _, __: True, name="DeltaScan", typing_type=Scan)
 
 
-@dataclass(frozen=True, slots=True)
-class TableInput:
+class TableInput(msgspec.Struct, frozen=True):
     """The data of an input, opened but not yet read."""
 
     table: DeltaTable | None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from keyword import iskeyword
 from typing import Any, TypeVar
 
 import dagster as dg
+import msgspec
+from msgspec.structs import replace
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
@@ -47,23 +48,26 @@ def delta_table_pool(table: dg.AssetKey | str | Sequence[str]) -> str:
     return "delta/" + "_".join(name.split())
 
 
-@dataclass(frozen=True, slots=True)
-class MaintainedTable:
+class MaintainedTable(msgspec.Struct, frozen=True):
     """One table of a job, not opened yet."""
 
     name: str
     """Its name in the job: the asset key as `a/b`, or a name given by the user."""
     asset_key: dg.AssetKey | None = None
-    metadata: Mapping[str, object] = field(default_factory=dict, repr=False)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Definition metadata of the asset."""
     io_manager_key: str | None = None
     """Resource that gives the location of the asset; None if `uri` is set."""
     uri: str | None = None
-    storage_options: StorageOptions | Mapping[str, object] | None = field(default=None, repr=False)
+    storage_options: StorageOptions | Mapping[str, object] | None = None
     allow_column_changes: bool = False
     """Whether online column changes may begin, if no resource decides it."""
     is_observable: bool = False
     """Whether automation conditions react to observations of the asset, not to materializations."""
+
+    # Storage options may hold secrets.
+    def __repr__(self) -> str:
+        return f"MaintainedTable({self.name!r})"
 
     @property
     def op_name(self) -> str:

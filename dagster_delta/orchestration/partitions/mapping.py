@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 import dagster as dg
+import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument
@@ -31,15 +31,14 @@ _FIRST_YEAR = 1001
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class MappedKeys:
+class MappedKeys(msgspec.Struct, frozen=True):
     """Partition keys of some table partitions."""
 
-    keys: list[str] = field(default_factory=list)
+    keys: list[str] = msgspec.field(default_factory=list)
     """Distinct keys, in the order of the table's partitions."""
-    later: list[str] = field(default_factory=list)
+    later: list[str] = msgspec.field(default_factory=list)
     """Keys of time windows that have not ended, so that the asset does not have them yet."""
-    unmapped: list[Mapping[str, str | None]] = field(default_factory=list)
+    unmapped: list[Mapping[str, str | None]] = msgspec.field(default_factory=list)
     """Table partitions that belong to no partition of the asset."""
 
 

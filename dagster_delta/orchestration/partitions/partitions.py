@@ -7,13 +7,16 @@ as a union of boxes, each the product of some keys of every dimension.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import product
 from typing import Any, TypeAlias
 
 import dagster as dg
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument
 
@@ -37,8 +40,7 @@ class DimensionSlice:
     """False for values that all rows of an asset have in a table that it shares."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSelection:
+class PartitionSelection(msgspec.Struct, frozen=True):
     """Some partitions of one asset: the union of boxes, each a product of its slices."""
 
     keys: tuple[str, ...]
@@ -111,7 +113,7 @@ def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
         return [dimension]
     windows = dimension.windows or [None] * len(dimension.keys)
     return [
-        replace(dimension, keys=(key,), windows=None if window is None else (window,))
+        dataclasses.replace(dimension, keys=(key,), windows=None if window is None else (window,))
         for key, window in zip(dimension.keys, windows, strict=True)
     ]
 

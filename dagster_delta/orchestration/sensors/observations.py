@@ -6,10 +6,10 @@ Automation conditions react to changed rows only, and ignore maintenance.
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import dagster as dg
+import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import checked_arguments
@@ -195,8 +195,7 @@ def _partition_of_run(context: dg.AssetExecutionContext) -> str | None:
     return keys[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Observation:
+class _Observation(msgspec.Struct, frozen=True):
     commit: KnownCommit | None
     """The last commit of the table; None if a clean-up has deleted it."""
     data_version: str

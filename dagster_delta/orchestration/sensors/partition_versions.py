@@ -8,9 +8,9 @@ so that deletions count and compaction does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import dagster as dg
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.orchestration.partitions.mapping import PartitionMapping
@@ -27,8 +27,7 @@ from dagster_delta.table.read.watch import (
 )
 
 
-@dataclass(slots=True)
-class ChangedPartitions:
+class ChangedPartitions(msgspec.Struct):
     """The partitions that the commits of a range changed."""
 
     table_id: str
@@ -36,9 +35,9 @@ class ChangedPartitions:
     """The version that stands for the last change of every other partition, where older commits
     were cleaned up, or a commit does not name its partitions; None if the others have not changed.
     """
-    commits: dict[str, CommitSummary] = field(default_factory=dict)
+    commits: dict[str, CommitSummary] = msgspec.field(default_factory=dict)
     """The last commit of each changed partition, by key."""
-    others: list[str] = field(default_factory=list)
+    others: list[str] = msgspec.field(default_factory=list)
     """The keys of other partitions that have rows, if those have changed."""
 
     def data_version(self, key: str) -> str | None:

@@ -15,11 +15,11 @@ What happens when:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 import dagster as dg
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound, VersionNotFound
@@ -304,8 +304,7 @@ def _description(watch: Watch) -> str:
     return f"Watches {what} for {kind}."
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(msgspec.Struct, frozen=True):
     """What a sensor watches, and its actions."""
 
     sensor_name: str
@@ -317,9 +316,9 @@ class Watch:
     """Maps changed partitions to partition keys; None for one run per table."""
     asset_key: AssetKeyFor | None
     """Keys of the assets on which to report commits; None to report none."""
-    stores: dict[str, ObjectStore] = field(default_factory=dict)
+    stores: dict[str, ObjectStore] = msgspec.field(default_factory=dict)
     """Open stores, kept between ticks to reuse connections."""
-    op_outputs: set[str] = field(default_factory=set)
+    op_outputs: set[str] = msgspec.field(default_factory=set)
     """Locations of tables of op outputs below the root, kept to open each of them once."""
 
     def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -412,8 +411,7 @@ def _waiting_since(polled: PollResult) -> tuple[float, str]:
     return (float("inf") if waiting is None else waiting.seen_at_ms, polled.uri)
 
 
-@dataclass(slots=True)
-class _Tick:
+class _Tick(msgspec.Struct):
     """Gathers what one tick delivers."""
 
     watch: Watch
@@ -421,11 +419,13 @@ class _Tick:
     before: SensorState
     now_ms: int
     tables: dict[str, TableState | None]
-    requests: list[dg.RunRequest] = field(default_factory=list)
-    events: list[dg.AssetMaterialization | dg.AssetObservation] = field(default_factory=list)
-    new_partitions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
-    failures: list[DeltaError] = field(default_factory=list)
-    outcomes: dict[str, list[str]] = field(
+    requests: list[dg.RunRequest] = msgspec.field(default_factory=list)
+    events: list[dg.AssetMaterialization | dg.AssetObservation] = msgspec.field(
+        default_factory=list
+    )
+    new_partitions: list[dg.AddDynamicPartitionsRequest] = msgspec.field(default_factory=list)
+    failures: list[DeltaError] = msgspec.field(default_factory=list)
+    outcomes: dict[str, list[str]] = msgspec.field(
         default_factory=lambda: {group: [] for group in _OUTCOMES}
     )
     count: int = 0

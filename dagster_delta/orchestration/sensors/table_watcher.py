@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import dagster as dg
 import msgspec
+from msgspec.structs import replace
 from pydantic import Field
 
 from dagster_delta.errors import (
@@ -53,8 +53,7 @@ PartitionFilter: TypeAlias = (
 """The partitions to include: allowed values by column, or a function of a partition's values."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRules:
+class CommitRules(msgspec.Struct, frozen=True):
     """Which commits to include, and the start version of a table that is new to the sensor."""
 
     start_from: StartFrom = "latest"
@@ -242,8 +241,7 @@ class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class PollResult:
+class PollResult(msgspec.Struct, frozen=True):
     """Result of polling one table."""
 
     uri: str

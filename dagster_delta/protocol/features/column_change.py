@@ -11,10 +11,10 @@ The property and the tag are not part of the protocol; other writers keep and ig
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile

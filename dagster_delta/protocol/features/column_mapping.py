@@ -6,10 +6,10 @@ Spec: Column Mapping.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypeVar, cast
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.schema import (

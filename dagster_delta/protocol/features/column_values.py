@@ -10,10 +10,10 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.actions import Metadata

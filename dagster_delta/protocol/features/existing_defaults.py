@@ -16,10 +16,10 @@ Spec: none of the protocol's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable

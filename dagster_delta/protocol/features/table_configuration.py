@@ -6,7 +6,6 @@ Spec: Change Metadata; Protocol Evolution; Column Invariants.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -38,8 +37,7 @@ INVARIANTS_KEY = "delta.invariants"
 _READ_ONLY_TYPES = ('"geometry(', '"geography(', '"interval ')
 
 
-@dataclass(frozen=True)
-class TableConfiguration:
+class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
     """Protocol and metadata of a table version: immutable, picklable, parsed on demand."""
 
     protocol: Protocol

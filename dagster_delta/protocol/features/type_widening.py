@@ -6,9 +6,9 @@ Spec: Type Widening.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.schema import (

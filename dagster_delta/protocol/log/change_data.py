@@ -6,8 +6,8 @@ Spec: Add CDC File (Reader Requirements for AddCDCFile); Deletion Vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidTable
@@ -34,8 +34,7 @@ Columns that are also in LIVE_FILE_SCHEMA mean the same, so that a change file c
 data file. If there is a `selection`, only the rows that it marks have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(msgspec.Struct, frozen=True):
     """Rows of one file that a commit changed: all except those that a deletion vector hides."""
 
     path: str

@@ -11,7 +11,6 @@ Checkpoint Protection.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -140,8 +139,7 @@ class CommitSlot(msgspec.Struct, frozen=True):
     """Highest row id assigned before it, -1 if none."""
 
 
-@dataclass(frozen=True)
-class PendingActions:
+class PendingActions(msgspec.Struct, frozen=True, dict=True):
     """The contents of a future commit, without its provenance."""
 
     contents: CommitContents

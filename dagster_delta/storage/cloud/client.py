@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.cloud.options import CloudOptions, CredentialProvider
 from dagster_delta.storage.forks import note_use
@@ -26,8 +28,7 @@ _RETRY_DEADLINE = timedelta(seconds=180)
 _LONGEST_SILENCE = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """A bucket, or a container of an Azure account."""
 
     name: str

@@ -13,9 +13,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import msgspec
 from obstore.exceptions import BaseError, GenericError, InvalidPathError
 
 from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
@@ -48,8 +48,7 @@ class BrokenAnswer(Exception):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """What an answer of the storage says, as far as it may be shown."""
 
     status: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -39,8 +40,7 @@ _COMMITS_AT_ONCE = 64
 _MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
-@dataclass(frozen=True, slots=True)
-class RangeCommit:
+class RangeCommit(msgspec.Struct, frozen=True):
     """One commit of a range."""
 
     timestamp_ms: int

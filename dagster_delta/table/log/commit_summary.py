@@ -6,7 +6,8 @@ Spec: Commit Provenance Information; Add File and Remove File; Add CDC File.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.commit_file import CommitActions
@@ -28,8 +29,7 @@ _ROWS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
+class CommitSummary(msgspec.Struct, frozen=True):
     """One commit, as far as code that reacts to it needs."""
 
     table_id: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.clock import DAY_MS, midnight_before
@@ -54,8 +54,7 @@ _CHECKPOINT_KINDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedFiles:
+class DeletedFiles(msgspec.Struct, frozen=True):
     """What a clean-up deleted, or would delete."""
 
     dry_run: bool
@@ -76,8 +75,7 @@ class DeletedFiles:
         return total_bytes(self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class LogCleanupResult(DeletedFiles):
+class LogCleanupResult(DeletedFiles, frozen=True):
     """What a clean-up of the log deleted, or would delete."""
 
     cutoff_ms: int

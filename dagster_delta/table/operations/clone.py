@@ -10,7 +10,6 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -63,8 +62,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CloneOptions:
+class CloneOptions(msgspec.Struct, frozen=True):
     """Options of the caller."""
 
     deep: bool
@@ -274,8 +272,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _Vector = dict[str, object] | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileCopy:
+class FileCopy(msgspec.Struct, frozen=True):
     """A file that the clone needs a copy of."""
 
     source: str

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.engine import Engine
@@ -74,8 +75,7 @@ _METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChangeState:
+class ColumnChangeState(msgspec.Struct, frozen=True):
     """A change in progress, from the log of one version."""
 
     id: str
@@ -94,8 +94,7 @@ class ColumnChangeState:
     """Size of these files."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChangeProgress:
+class ColumnChangeProgress(msgspec.Struct, frozen=True):
     """One step of a change that has just been committed."""
 
     state: ColumnChangeState | None

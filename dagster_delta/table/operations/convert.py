@@ -9,7 +9,6 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -51,8 +50,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 PartitionBy: TypeAlias = "Sequence[str] | pa.Schema | StructType"
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     meta: ObjectMeta
     texts: Mapping[str, str | None]
     """Text of each partition value in the path, unescaped; None for null."""

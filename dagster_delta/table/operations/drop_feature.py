@@ -6,11 +6,11 @@ Spec: Table Features; Checkpoint Protection; Deletion Vectors; Row Tracking.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.deletion_vectors import vector_file
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.tail import decode_tail, repeated_removals
@@ -32,8 +32,7 @@ _LISTED_FROM = 1000
 """Tables with at least this many files are listed instead of asking for each file."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingFiles:
+class MissingFiles(msgspec.Struct, frozen=True):
     """What an FSCK found."""
 
     dry_run: bool

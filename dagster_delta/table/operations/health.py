@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.log.columns import partition_texts
 from dagster_delta.table.log.reader import find_segment
@@ -16,8 +16,7 @@ from dagster_delta.table.operations.write_planning import target_file_size
 from dagster_delta.table.read.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class TableHealth:
+class TableHealth(msgspec.Struct, frozen=True):
     """Statistics on the files of one version of a table, computed from the log alone."""
 
     version: int

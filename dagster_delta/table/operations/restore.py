@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import DAY_MS
 from dagster_delta.errors import MAX_EXAMPLES, CommitConflict, DataFileMissing, DeltaError
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock
 from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
@@ -57,8 +56,7 @@ _MAX_WORKERS = 8
 _END_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=5))
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumOptions:
+class VacuumOptions(msgspec.Struct, frozen=True):
     """Options of the caller."""
 
     retention_hours: float | None = None
@@ -73,8 +71,7 @@ class VacuumOptions:
     """Versions whose files are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumResult(DeletedFiles):
+class VacuumResult(DeletedFiles, frozen=True):
     """What a VACUUM deleted, or would delete. For VACUUM LITE, the time of a file is that of its
     removal from the table, and a file may be gone already.
     """
@@ -151,8 +148,7 @@ def _is_relative(path: str) -> bool:
     return scheme_of(path) is None and not {"", ".", ".."}.intersection(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Vacuum:
+class _Vacuum(msgspec.Struct, frozen=True):
     store: ObjectStore
     options: VacuumOptions
     clock: Clock

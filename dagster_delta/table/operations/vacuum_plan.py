@@ -21,15 +21,14 @@ import posixpath
 import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, vector_files
@@ -139,8 +138,7 @@ class ReferencedFiles:
             self.add_decoded({path, decode_path(path)})
 
 
-@dataclass(frozen=True, slots=True)
-class NeededFiles:
+class NeededFiles(msgspec.Struct, frozen=True):
     """What a table needs: the files of some versions, and those that were removed of late."""
 
     before_ms: int
@@ -378,8 +376,7 @@ def _ancestors(path: str) -> Iterable[str]:
         directory = directory.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class UnreferencedFiles:
+class UnreferencedFiles(msgspec.Struct, frozen=True):
     """The files that no version in the log of a table refers to."""
 
     files: pa.Table

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -142,8 +142,7 @@ def filter_to_condition(
     return None if is_too_deep(found) else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     name: str
     operands: Sequence[_Node]
     options: pa.Scalar | None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
@@ -44,8 +44,7 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  spelled without a zone, like p
 _ROWS_PER_BATCH = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedFiles:
+class ChangedFiles(msgspec.Struct, frozen=True):
     """The files with the row changes of a range of versions."""
 
     sets: tuple[ChangeFileSet, ...]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, VersionNotFound
@@ -24,8 +25,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 _CONCURRENT_READS = 16
 
 
-@dataclass(frozen=True)
-class HistoryEntry:
+class HistoryEntry(msgspec.Struct, frozen=True, dict=True):
     """One commit. A fact that its writer did not record is None or empty."""
 
     version: int

@@ -57,8 +57,7 @@ Followed = tuple[Mapping[str, AddFile], Mapping[str, BitMap64]]
 that it adds."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(msgspec.Struct, frozen=True):
     """The actions of a change with deletion vectors, and what it depends on."""
 
     adds: Sequence[AddFile]
@@ -111,8 +110,7 @@ class RowChange:
         return bool(found) and self.selects(found)
 
 
-@dataclass(frozen=True, slots=True)
-class MovedGroup:
+class MovedGroup(msgspec.Struct, frozen=True):
     """Files whose live rows were written to new files."""
 
     files: pa.Table

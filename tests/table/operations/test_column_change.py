@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from dagster_delta.errors import (
     ColumnChangeFailed,

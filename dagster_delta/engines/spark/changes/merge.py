@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
@@ -78,8 +78,7 @@ _SIDES = ("min", "max")
 _UNBOUNDED = (PrimitiveType("binary"), PrimitiveType("variant"), PrimitiveType("void"))
 
 
-@dataclass(frozen=True, slots=True)
-class SparkMergeSource:
+class SparkMergeSource(msgspec.Struct, frozen=True):
     """The rows of a source as a DataFrame."""
 
     frame: DataFrame
@@ -204,8 +203,7 @@ def merge_frames(session: SparkSession, plan: MergePlan) -> MergedRows:
     ).run()
 
 
-@dataclass(frozen=True)
-class _FrameMerge:
+class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
     """One MERGE, planned."""
 
     session: SparkSession

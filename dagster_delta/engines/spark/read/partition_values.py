@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.spark.read.file_keys import value_of_file
 from dagster_delta.engines.spark.session.schema import to_spark_type
 from dagster_delta.engines.spark.session.session import functions_of

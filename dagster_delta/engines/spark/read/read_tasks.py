@@ -7,7 +7,6 @@ An executor must be able to import this package and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +68,7 @@ def listed_files(files: pa.Table) -> pa.Table:
     return files.select(schema.names).cast(schema)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
+class ReadTask(msgspec.Struct, frozen=True):
     """Reads data files with the Arrow engine."""
 
     plan: ReadPlan
@@ -105,8 +103,7 @@ PART_SCHEMA = "path string, share long, shares long"
 shares of its row groups to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogTask:
+class LogTask(msgspec.Struct, frozen=True):
     """Finds the files that may match in a checkpoint."""
 
     location: StoreLocation

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyspark.sql.pandas.types import from_arrow_schema
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.footers import may_lack
 from dagster_delta.engines.plans import ReadPlan
@@ -141,8 +141,7 @@ def _is_filled(data_type: DataType) -> bool:
     return isinstance(data_type, PrimitiveType) and data_type.name != "binary"
 
 
-@dataclass(frozen=True)
-class _FrameReader:
+class _FrameReader(msgspec.Struct, frozen=True, dict=True):
     session: SparkSession
     plan: ReadPlan
     with_positions: bool

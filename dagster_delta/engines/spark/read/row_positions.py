@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -148,8 +148,7 @@ _CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
 _BUCKET_ROWS = 32_768
 
 
-@dataclass(frozen=True, slots=True)
-class FileIndex:
+class FileIndex(msgspec.Struct, frozen=True):
     """Data files by the keys in rows of a read with positions."""
 
     paths: Mapping[int, str]

@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
     read_failure,

@@ -32,7 +32,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
@@ -81,8 +80,7 @@ class SharedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Address of its web UI, if the settings enable one."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedServer:
+class JoinedServer(msgspec.Struct, frozen=True):
     """The server that this process uses."""
 
     server: SharedServer
@@ -92,7 +90,7 @@ class JoinedServer:
     """Whether this process started it."""
     use: IO[bytes]
     """Holds the lock of a user of the server while it is open."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def log(self) -> Path:

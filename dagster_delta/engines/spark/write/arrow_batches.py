@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types
@@ -95,8 +95,7 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
         yield functions.col(quote_path(path))
 
 
-@dataclass(eq=False, frozen=True, slots=True)
-class _ConfOverride:
+class _ConfOverride(msgspec.Struct, eq=False, frozen=True):
     session: SparkSession
     max_records: str | None
     """Value set by the user; None for Spark's default."""

@@ -14,10 +14,10 @@ Columns; Column Invariants; CHECK Constraints.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
@@ -74,8 +74,7 @@ _ACTION = "__delta_action"
 _NOTHING = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(msgspec.Struct, frozen=True):
     """The action on rows for which its condition is true and all earlier ones are not."""
 
     action: RowAction
@@ -91,8 +90,7 @@ class RowChange:
     """Columns of an insert by logical name, in a type that the task casts; None for no columns."""
 
 
-@dataclass(frozen=True)
-class ChangingRows:
+class ChangingRows(msgspec.Struct, frozen=True, dict=True):
     """A DataFrame, and the changes of its rows."""
 
     frame: DataFrame

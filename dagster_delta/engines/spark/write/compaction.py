@@ -11,15 +11,14 @@ Spec: Add File and Remove File (dataChange).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteResult, WriteSpec
@@ -142,8 +141,7 @@ def sort_on_spark(
     return write_frame(arranged.toDF(*plain), spec, plan.store, is_arranged=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _PlaceTask:
+class _PlaceTask(msgspec.Struct, frozen=True):
     """Adds a column with each row's position along the curve."""
 
     curve: ZOrderCurve

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,8 +74,7 @@ class ChangeDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 _NO_ACTION = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeTask:
+class ChangeTask(msgspec.Struct, frozen=True):
     """Writes the changed rows of one Spark partition and reports the changes.
 
     Its batches have the columns: index of the action; key of the file and index of the row, if the
@@ -111,15 +109,14 @@ class ChangeTask:
         return self.data.location.uri
 
 
-@dataclass(slots=True)
-class _Changing:
+class _Changing(msgspec.Struct):
     """The state of one running task."""
 
     task: ChangeTask
-    counts: Counter[int] = field(default_factory=Counter)
-    changed: dict[int, BitMap64] = field(default_factory=dict)
-    matched: BitMap64 = field(default_factory=BitMap64)
-    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counts: Counter[int] = msgspec.field(default_factory=Counter)
+    changed: dict[int, BitMap64] = msgspec.field(default_factory=dict)
+    matched: BitMap64 = msgspec.field(default_factory=BitMap64)
+    marks: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Last value and step of each identity column that was numbered."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
@@ -171,8 +168,7 @@ class _Changing:
             writers.record(new, "insert" if action == "insert" else "update_postimage")
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(msgspec.Struct, frozen=True):
     """The columns of a batch by role."""
 
     task: ChangeTask
@@ -234,17 +230,16 @@ class _Batch:
         return assign_rows(source, schema, table=self.task.table, is_exact=spec.is_exact)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenChanges(Reports[ChangeDetail]):
+class WrittenChanges(Reports[ChangeDetail], frozen=True):
     """What the tasks of one job wrote, with sums in place of their details."""
 
-    counts: Counter[int] = field(default_factory=Counter)
+    counts: Counter[int] = msgspec.field(default_factory=Counter)
     """Number of rows by the index of their action."""
-    rows: dict[int, BitMap64] = field(default_factory=dict)
+    rows: dict[int, BitMap64] = msgspec.field(default_factory=dict)
     """Indexes of the changed rows by the key of their file."""
-    matched: BitMap64 = field(default_factory=BitMap64)
+    matched: BitMap64 = msgspec.field(default_factory=BitMap64)
     """Numbers of the source's rows that matched."""
-    high_water_marks: dict[str, int] = field(default_factory=dict)
+    high_water_marks: dict[str, int] = msgspec.field(default_factory=dict)
     """The last value of each identity column that was numbered."""
 
 
@@ -292,8 +287,7 @@ def copy_files(
     return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteTask:
+class RewriteTask(msgspec.Struct, frozen=True):
     """Rewrites groups of files on an executor, and reports the new files.
 
     No SQL is evaluated, so the rows do not pass through Spark: a task reads and writes the files as
