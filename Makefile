@@ -23,11 +23,12 @@ WITH_GOLDEN := grep -rliE golden tests --include='test_*.py' | sort
 # Without bytecode each of the many processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-ci test-all soak test-spark test-connect test-sail test-without-tables emulators lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
+.PHONY: help install demo test test-python test-ci test-all soak test-spark test-connect test-sail test-without-tables emulators lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
 	@echo "make test         run the tests, but for those that take long"
+	@echo "make test-python  run those of them that ask for no Spark session: no Java is needed"
 	@echo "make test-ci      run make test and a part of what it leaves out, by turns; the browser tests, Connect and Sail"
 	@echo "make test-all     run every test, a short soak run, make test-connect and make test-sail"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
@@ -76,6 +77,9 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) check-java
 
 test: $(STAMP) check-java
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(LEFT_OUT))"
+
+test-python: $(STAMP)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not ($(LEFT_OUT) or spark)"
 
 # A machine without golden tables: the tests that read them skip, and no other test of these files fails. CI only sets them up.
 test-without-tables: $(STAMP) check-java

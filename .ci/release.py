@@ -61,7 +61,7 @@ def set_heading(text: str, version: str, day: dt.date) -> str:
     _, heading, rest = text.partition(_UNRELEASED)
     if not heading or not rest.partition("\n## ")[0].strip():
         raise ValueError(f"{CHANGELOG} has nothing below '## Unreleased'")
-    return text.replace(_UNRELEASED, f"{_UNRELEASED}\n## {version} ({day.isoformat()})\n", 1)
+    return text.replace(_UNRELEASED, f"{_UNRELEASED}\n## {version} - {day.isoformat()}\n", 1)
 
 
 def build(directory: Path, epoch: str) -> dict[str, str]:

@@ -37,18 +37,18 @@ def test_a_version_that_is_lower_or_malformed_is_refused(release: ModuleType, ve
 
 
 def test_what_is_unreleased_gets_the_heading_of_the_version(release: ModuleType) -> None:
-    changelog = "# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.1.0 (2026-01-01)\n\n- Old.\n"
+    changelog = "# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.1.0 - 2026-01-01\n\n- Old.\n"
     assert release.set_heading(changelog, "0.2.0", dt.date(2026, 2, 1)) == (
-        "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-02-01)\n\n- New.\n\n"
-        "## 0.1.0 (2026-01-01)\n\n- Old.\n"
+        "# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2026-02-01\n\n- New.\n\n"
+        "## 0.1.0 - 2026-01-01\n\n- Old.\n"
     )
 
 
 @pytest.mark.parametrize(
     ("changelog", "message"),
     [
-        ("# Changelog\n\n## Unreleased\n\n## 0.1.0 (2026-01-01)\n\n- Old.\n", "nothing below"),
-        ("# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.2.0 (2026-01-01)\n", "has a heading"),
+        ("# Changelog\n\n## Unreleased\n\n## 0.1.0 - 2026-01-01\n\n- Old.\n", "nothing below"),
+        ("# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.2.0 - 2026-01-01\n", "has a heading"),
     ],
 )
 def test_a_release_without_changes_or_twice_is_refused(
