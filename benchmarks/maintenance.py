@@ -10,9 +10,12 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.harness import Case, linked_copy, main, ours, theirs
-from benchmarks.hourly_merges import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS_PER_FILE = 2_000
 FILES_PER_COMMIT = 1_000
@@ -147,9 +150,16 @@ def _at_most(count: int) -> int:
     return min(count, 1000)
 
 
+def spark_session() -> SparkSession:
+    """A session of delta-spark that lists directories in two tasks, not in 10,000."""
+    from benchmarks._delta_spark import FEW_PARTITIONS, delta_spark_session
+
+    few = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}
+    return delta_spark_session(settings=FEW_PARTITIONS | few)
+
+
 def spark_lite(directory: Path, _: int) -> Callable[[], object]:
     session, uri = spark_session(), str(directory / "table")
-    assert session is not None
     return lambda: _at_most(session.sql(f"VACUUM delta.`{uri}` LITE DRY RUN").count())
 
 
@@ -189,7 +199,6 @@ def their_convert(directory: Path, _: int) -> Callable[[], object]:
 
 def spark_convert(directory: Path, _: int) -> Callable[[], object]:
     session, uri = spark_session(), linked_copy(directory / "table")
-    assert session is not None
 
     def convert() -> int:
         session.sql(f"CONVERT TO DELTA parquet.`{uri}` PARTITIONED BY (day INT)")

@@ -54,7 +54,6 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
-    "benchmarks/dropped.md": "benchmarks-background.md",
     "examples/shop/README.md": "examples/shop.md",
     "examples/weather/README.md": "examples/weather.md",
     "examples/orders_spark/README.md": "examples/orders_spark.md",
