@@ -124,6 +124,18 @@ def test_every_room_is_in_the_architecture() -> None:
     assert {name for name in names if f"{name}/" not in drawn} == set()
 
 
+@pytest.mark.parametrize(
+    "package",
+    sorted(p.parent.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*/__init__.py")),
+)
+def test_each_package_names_its_tests(package: str) -> None:
+    line = re.search(r"(?m)^Tested by (.+)\.$", (PACKAGE / package / "__init__.py").read_text())
+    assert line is not None
+    named = re.findall(r"`(tests/[^`]+)`", line[1])
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def run_example(beginning: str) -> None:
     """Materialize the assets of the example of a type handler that begins with a line."""
     page = (ROOT / "docs" / "types.md").read_text()

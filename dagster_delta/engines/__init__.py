@@ -1,5 +1,7 @@
 """How rows are read and written, and which engine an operation uses: chosen by name or by the type
 of the data, and imported only then.
+
+Tested by `tests/engines`, and by `tests/conformance` on both engines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Planning of schema changes."""
+"""Planning of schema changes.
+
+Tested by `tests/evolution`, and with tables by `tests/table/operations`.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,6 @@
-"""Integration with Dagster; the only code here that imports Dagster."""
+"""Integration with Dagster; the only code here that imports Dagster.
+
+Tested by `tests/orchestration`.
+"""
 
 from __future__ import annotations

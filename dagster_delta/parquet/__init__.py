@@ -1,1 +1,4 @@
-"""Reads and writes one data file at a time, for both engines."""
+"""Reads and writes one data file at a time, for both engines.
+
+Tested by `tests/parquet`.
+"""

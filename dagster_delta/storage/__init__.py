@@ -1,4 +1,7 @@
-"""How bytes are read, listed and created: one port, and a store for each kind of storage."""
+"""How bytes are read, listed and created: one port, and a store for each kind of storage.
+
+Tested by `tests/storage`.
+"""
 
 from __future__ import annotations
 

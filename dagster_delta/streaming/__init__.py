@@ -1,1 +1,4 @@
-"""Tables as sources and sinks of streaming queries."""
+"""Tables as sources and sinks of streaming queries.
+
+Tested by `tests/streaming`.
+"""

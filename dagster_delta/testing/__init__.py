@@ -6,6 +6,8 @@
   configured, counts calls, and lets another writer run between two of them.
 
 Each is imported by its own name: this package loads neither.
+
+Tested by `tests/storage/test_conformance.py`, `tests/storage/test_faulty_store.py`.
 """
 
 from __future__ import annotations

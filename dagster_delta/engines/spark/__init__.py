@@ -1,1 +1,4 @@
-"""The distributed engine: reads and writes through PySpark."""
+"""The distributed engine: reads and writes through PySpark.
+
+Tested by `tests/engines/spark`, `tests/conformance`.
+"""

@@ -1,1 +1,4 @@
-"""The meaning of the clauses of a statement, for every engine."""
+"""The meaning of the clauses of a statement, for every engine.
+
+Tested by `tests/table/operations`, `tests/conformance`.
+"""

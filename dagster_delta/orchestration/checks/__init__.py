@@ -1,1 +1,4 @@
-"""Asset checks on tables."""
+"""Asset checks on tables.
+
+Tested by `tests/orchestration/checks`.
+"""

@@ -1,1 +1,4 @@
-"""The IO manager: values of assets as commits, inputs as scans."""
+"""The IO manager: values of assets as commits, inputs as scans.
+
+Tested by `tests/orchestration/io`.
+"""

@@ -1,1 +1,4 @@
-"""Jobs, schedules and ops for table maintenance."""
+"""Jobs, schedules and ops for table maintenance.
+
+Tested by `tests/orchestration/maintenance`.
+"""

@@ -1,1 +1,4 @@
-"""Dagster partition keys as predicates and partition values of a table."""
+"""Dagster partition keys as predicates and partition values of a table.
+
+Tested by `tests/orchestration/partitions`.
+"""

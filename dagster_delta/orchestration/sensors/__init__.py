@@ -1,1 +1,4 @@
-"""Sensors on the log, and external tables as observable assets."""
+"""Sensors on the log, and external tables as observable assets.
+
+Tested by `tests/orchestration/sensors`.
+"""

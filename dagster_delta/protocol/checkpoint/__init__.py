@@ -1,1 +1,4 @@
-"""Checkpoints, read and written column by column."""
+"""Checkpoints, read and written column by column.
+
+Tested by `tests/protocol/checkpoint`.
+"""

@@ -1,1 +1,4 @@
-"""Table features, and what each requires of readers and writers."""
+"""Table features, and what each requires of readers and writers.
+
+Tested by `tests/protocol/features`.
+"""

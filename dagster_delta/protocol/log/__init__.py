@@ -1,1 +1,4 @@
-"""The transaction log: file names, commits, replay, conflicts, checksums."""
+"""The transaction log: file names, commits, replay, conflicts, checksums.
+
+Tested by `tests/protocol/log`.
+"""

@@ -1,1 +1,4 @@
-"""Statistics of files, and file skipping by predicates."""
+"""Statistics of files, and file skipping by predicates.
+
+Tested by `tests/protocol/statistics`.
+"""

@@ -1,1 +1,4 @@
-"""Values of partitions and columns as Arrow."""
+"""Values of partitions and columns as Arrow.
+
+Tested by `tests/protocol/values`.
+"""

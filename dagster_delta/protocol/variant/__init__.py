@@ -1,1 +1,4 @@
-"""The binary encoding of variants, and their JSON."""
+"""The binary encoding of variants, and their JSON.
+
+Tested by `tests/protocol/variant`.
+"""

@@ -1,1 +1,4 @@
-"""The log of a table, read through a store and refreshed."""
+"""The log of a table, read through a store and refreshed.
+
+Tested by `tests/table/log`.
+"""

@@ -1,4 +1,7 @@
-"""One module for each statement on a table, imported when it is first used."""
+"""One module for each statement on a table, imported when it is first used.
+
+Tested by `tests/table/operations`, `tests/conformance`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""DELETE, UPDATE and MERGE on the executors."""
+"""DELETE, UPDATE and MERGE on the executors.
+
+Tested by `tests/conformance`, `tests/table/operations/test_spark_changes.py`.
+"""

@@ -1,1 +1,4 @@
-"""Planned files read as DataFrames."""
+"""Planned files read as DataFrames.
+
+Tested by `tests/engines/spark`, `tests/conformance`.
+"""

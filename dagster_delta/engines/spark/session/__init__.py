@@ -1,1 +1,4 @@
-"""Sessions, and Spark's names, types and errors."""
+"""Sessions, and Spark's names, types and errors.
+
+Tested by `tests/engines/spark`.
+"""

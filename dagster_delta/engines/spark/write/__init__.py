@@ -1,1 +1,4 @@
-"""DataFrames written as data files, by the executors."""
+"""DataFrames written as data files, by the executors.
+
+Tested by `tests/engines/spark`, `tests/conformance`.
+"""
