@@ -1,5 +1,5 @@
 """Fields of forms and of YAML, and arguments of the functions that define assets, jobs and sensors:
-described where they are declared, or by the function they go to; unknown ones are refused, and the
+a field that is an argument of a function is described by it; unknown ones are refused, and the
 nearest one is named.
 
 Dagster checks the fields of a resource that YAML or the Launchpad configures, and silently drops
@@ -8,13 +8,10 @@ unknown fields from Python: a typo, or an option of an earlier integration, woul
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, wraps
-from itertools import pairwise
 from types import UnionType
 from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar, get_args, is_typeddict
 
@@ -37,21 +34,16 @@ _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n        .+)*)", re.MULTILINE)
 
 
 class DescribedFields(BaseModel):
-    """A mixin for the options of a function: a form, or attributes in YAML. The docstring below a
-    field is its description.
-    """
+    """A mixin for the options of a function: a form, or attributes in YAML."""
 
     passed_to: ClassVar[Callable[..., object] | None] = None
-    """The function that takes the fields as arguments. Its docstring describes those that have no
-    text of their own."""
+    """The function that takes the fields as arguments. Its docstring describes those without a
+    description of their own."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Add the descriptions."""
+        """Describe the fields that are arguments."""
         texts = _argument_texts(cls.passed_to)
-        # Pydantic finds them too, at 40 ms per class: it searches all modules for the class.
-        if cls.__module__.startswith("dagster_delta."):
-            texts = texts | _texts_of_module(cls.__module__).get(cls.__name__, {})
         for name, field in cls.model_fields.items():
             field.description = field.description or texts.get(name)
 
@@ -69,27 +61,6 @@ def _argument_texts(function: Callable[..., object] | None) -> dict[str, str]:
     found = _ARGUMENT.findall(parts[1].partition("\n\n")[0]) if parts[1:] else ()
     texts = {name: " ".join(text.split()) for name, text in found}
     return {name: text[0].upper() + text[1:] for name, text in texts.items()}
-
-
-@cache
-def _texts_of_module(module: str) -> dict[str, dict[str, str]]:
-    """The docstrings below the fields of each class of a module of this package."""
-    found: dict[str, dict[str, str]] = {}
-    try:
-        source = inspect.getsource(sys.modules[module])
-    except OSError:
-        # A program that was packed without its source.
-        return found
-    for node in ast.parse(source).body:
-        for field, below in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    of_class = found.setdefault(getattr(node, "name", ""), {})
-                    of_class[name] = " ".join(text.split())
-    return found
 
 
 class KnownFieldsOnly(DescribedFields):

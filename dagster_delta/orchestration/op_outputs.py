@@ -78,11 +78,16 @@ def _is_op_output(uri: str, snapshot: Snapshot) -> bool:
 class OpOutputsConfig(KnownFieldsOnly, dg.Config):
     """Which tables of op outputs to delete."""
 
-    older_than_hours: float = Field(default=168, ge=0)
-    """Only tables whose last commit is older. A re-execution reads the tables of the run before,
-    and fails without them."""
-    dry_run: bool = True
-    """Only report what would be deleted. Set to false to delete it permanently."""
+    older_than_hours: float = Field(
+        default=168,
+        ge=0,
+        description="Only tables whose last commit is older. A re-execution reads the tables of "
+        "the run before, and fails without them.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what would be deleted. Set to false to delete it permanently.",
+    )
 
 
 @checked_arguments(dg.GraphDefinition.to_job)

@@ -63,30 +63,44 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         SparkSessionResource(shared=True)                           # one server for all processes
     """
 
-    master: str = _ANY_MASTER
-    """Spark master: local[*], spark://…, yarn, k8s://…"""
+    master: str = Field(
+        default=_ANY_MASTER, description="Spark master: local[*], spark://…, yarn, k8s://…"
+    )
     # Dagster ignores a None from a factory; for the default None of a secret it puts a mask into
     # the Launchpad, and a run would use the mask as the server.
     remote: str | None = Field(
-        default_factory=lambda: None, repr=False, json_schema_extra={"dagster__is_secret": True}
+        default_factory=lambda: None,
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+        description="Spark Connect server (sc://…), used instead of a master. It may hold a token.",
     )
-    """Spark Connect server (sc://…), used instead of a master. It may hold a token."""
-    app_name: str = "dagster"
-    """Name of the Spark application."""
-    conf: dict[str, str] = Field(default={}, repr=False)
-    """Spark settings. Static settings have no effect on a session that is already running."""
-    shared: bool = False
-    """Whether the processes of this code location use one Spark Connect server on this machine. The
-    first step starts it; sessions on it have no sparkContext and no RDDs."""
-    idle_minutes: float = 10.0
-    """How long a shared server stays after the last process that used it has ended."""
-    ship_package: bool = False
-    """Whether to send this package to the executors, for clusters that do not have it installed.
-    Its dependencies have to be installed there."""
-    history_server_url: str | None = None
-    """Where the Spark History Server shows an application, such as
-    http://host:18080/history/{application_id}: runs link to it. The application has to log its
-    events (spark.eventLog.enabled)."""
+    app_name: str = Field(default="dagster", description="Name of the Spark application.")
+    conf: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="Spark settings. Static settings have no effect on a session that is already "
+        "running.",
+    )
+    shared: bool = Field(
+        default=False,
+        description="Whether the processes of this code location use one Spark Connect server on "
+        "this machine. The first step starts it; sessions on it have no sparkContext and no RDDs.",
+    )
+    idle_minutes: float = Field(
+        default=10.0,
+        description="How long a shared server stays after the last process that used it has ended.",
+    )
+    ship_package: bool = Field(
+        default=False,
+        description="Whether to send this package to the executors, for clusters that do not have "
+        "it installed. Its dependencies have to be installed there.",
+    )
+    history_server_url: str | None = Field(
+        default=None,
+        description="Where the Spark History Server shows an application, such as "
+        "http://host:18080/history/{application_id}: runs link to it. The application has to log "
+        "its events (spark.eventLog.enabled).",
+    )
 
     @property
     def session(self) -> SparkSession:
@@ -307,18 +321,20 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    uri: str | None = None
-    """Location of the table."""
-    root_uri: str | None = None
-    """Location under which several tables are stored."""
-    schema_: str | None = Field(default=None, alias="schema")
-    """Directory between the root and the table."""
-    name: str | None = None
-    """Name of the table under the root."""
-    version: int | None = None
-    """Version that `table()` opens. Default: the latest."""
-    storage_options: AnyStorageOptions = LocalStorageOptions()
-    """Storage options."""
+    uri: str | None = Field(default=None, description="Location of the table.")
+    root_uri: str | None = Field(
+        default=None, description="Location under which several tables are stored."
+    )
+    schema_: str | None = Field(
+        default=None, alias="schema", description="Directory between the root and the table."
+    )
+    name: str | None = Field(default=None, description="Name of the table under the root.")
+    version: int | None = Field(
+        default=None, description="Version that `table()` opens. Default: the latest."
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(), description="Storage options."
+    )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
 
     @property

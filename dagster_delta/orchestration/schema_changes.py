@@ -19,6 +19,7 @@ import dagster as dg
 import msgspec
 from dagster_shared.check import CheckError
 from msgspec.structs import replace
+from pydantic import Field
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
@@ -67,35 +68,56 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
 
     passed_to = DeltaTable.alter
 
-    table: str = ""
-    """Name of one of the job's tables. May be omitted if the job has only one."""
-    statement: str = ""
-    """For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or MySQL; `ALTER TABLE t`
-    may be omitted. Several actions, separated by commas, are one commit. MODIFY, CHANGE and ALTER …
-    TYPE to a type that is not wider change the column online, in batches, if `enable_column_change`
-    of the resource is on, and the table's property too."""
-    dry_run: bool = True
-    """Only plan the change: what it does, what it costs, which assets read the columns. Set to
-    false to apply it."""
-    kind: SchemaChangeKind = SchemaChangeKind.ALTER
-    """ALTER: run `statement`; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue an online change
-    whose run ended, or cancel it without effect on the column; MATERIALIZE_DEFAULTS: write lazy
-    defaults into the data files, so that other clients can read the table again."""
-    existing_rows: Literal["rewrite", "lazy", "null"] = "rewrite"
-    """For ALTER: the value of existing rows in a new column with a default. rewrite: the default,
-    written by rewriting their files; lazy: the default, filled in when they are read, so that only
-    this library can read the table until MATERIALIZE_DEFAULTS; null: null."""
-    on_error: Literal["abort", "null"] = "abort"
-    """For online changes: whether a value that cannot be converted aborts the change, leaving the
-    column as it was, or becomes null."""
-    batch_bytes: int | None = None
-    """For online changes: bytes of data files to rewrite per commit. Default: 1 GiB."""
-    enable_features: bool = False
-    """Whether to enable table features that the change needs, such as column mapping. Clients
-    without these features can then no longer read the table."""
-    engine: Literal["arrow", "spark"] = "arrow"
-    """What rewrites existing rows. arrow: the process of the step; spark: the executors of its
-    Spark session."""
+    table: str = Field(
+        default="",
+        description="Name of one of the job's tables. May be omitted if the job has only one.",
+    )
+    statement: str = Field(
+        default="",
+        description="For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or MySQL; "
+        "`ALTER TABLE t` may be omitted. Several actions, separated by commas, are one commit. "
+        "MODIFY, CHANGE and ALTER … TYPE to a type that is not wider change the column online, in "
+        "batches, if `enable_column_change` of the resource is on, and the table's property too.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only plan the change: what it does, what it costs, which assets read the "
+        "columns. Set to false to apply it.",
+    )
+    kind: SchemaChangeKind = Field(
+        default=SchemaChangeKind.ALTER,
+        description="ALTER: run `statement`; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue "
+        "an online change whose run ended, or cancel it without effect on the column; "
+        "MATERIALIZE_DEFAULTS: write lazy defaults into the data files, so that other clients can "
+        "read the table again.",
+    )
+    existing_rows: Literal["rewrite", "lazy", "null"] = Field(
+        default="rewrite",
+        description="For ALTER: the value of existing rows in a new column with a default. "
+        "rewrite: the default, written by rewriting their files; lazy: the default, filled in "
+        "when they are read, so that only this library can read the table until "
+        "MATERIALIZE_DEFAULTS; null: null.",
+    )
+    on_error: Literal["abort", "null"] = Field(
+        default="abort",
+        description="For online changes: whether a value that cannot be converted aborts the "
+        "change, leaving the column as it was, or becomes null.",
+    )
+    batch_bytes: int | None = Field(
+        default=None,
+        description="For online changes: bytes of data files to rewrite per commit. Default: 1 "
+        "GiB.",
+    )
+    enable_features: bool = Field(
+        default=False,
+        description="Whether to enable table features that the change needs, such as column "
+        "mapping. Clients without these features can then no longer read the table.",
+    )
+    engine: Literal["arrow", "spark"] = Field(
+        default="arrow",
+        description="What rewrites existing rows. arrow: the process of the step; spark: the "
+        "executors of its Spark session.",
+    )
 
 
 @checked_arguments(dg.GraphDefinition.to_job)

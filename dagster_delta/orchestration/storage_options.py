@@ -43,8 +43,9 @@ class StorageOptions(KnownFieldsOnly, Config):
     # Pydantic quotes invalid input in its errors, for example a mistyped secret.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    extra: dict[str, Any] = Field(default={}, repr=False)
-    """Further options, passed through unchanged."""
+    extra: dict[str, Any] = Field(
+        default={}, repr=False, description="Further options, passed through unchanged."
+    )
 
     def to_options(self) -> dict[str, object]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
@@ -73,15 +74,23 @@ class LocalStorageOptions(StorageOptions):
 class CloudStorageOptions(StorageOptions):
     """What the clouds have in common."""
 
-    endpoint: str | None = Field(default=None, repr=False)
-    """Endpoint URL, if not the cloud's own."""
-    skip_signature: bool | None = None
-    """Do not sign requests, for public buckets."""
-    conditional_put: Literal["probe", "etag", "disabled"] = "probe"
-    """etag: the provider is known to honour If-None-Match; disabled: it does not, so tables are
-    read-only; probe: find out before the first commit, unless the provider is the cloud itself."""
-    credential_provider: str | None = None
-    """Name, as module:function, of a callable that returns credentials and when they expire."""
+    endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint URL, if not the cloud's own."
+    )
+    skip_signature: bool | None = Field(
+        default=None, description="Do not sign requests, for public buckets."
+    )
+    conditional_put: Literal["probe", "etag", "disabled"] = Field(
+        default="probe",
+        description="etag: the provider is known to honour If-None-Match; disabled: it does not, "
+        "so tables are read-only; probe: find out before the first commit, unless the provider is "
+        "the cloud itself.",
+    )
+    credential_provider: str | None = Field(
+        default=None,
+        description="Name, as module:function, of a callable that returns credentials and when "
+        "they expire.",
+    )
 
 
 class S3StorageOptions(CloudStorageOptions):
@@ -98,10 +107,12 @@ class S3StorageOptions(CloudStorageOptions):
     token: str | None = _secret("Alias of session_token, as in dagster-deltalake.")
     profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
     region: str | None = Field(default=None, description="Region of the bucket.")
-    virtual_hosted_style_request: bool | None = None
-    """Put the bucket into the host name instead of the path."""
-    ca_bundle: str | None = None
-    """Path of a CA bundle to trust besides the system's."""
+    virtual_hosted_style_request: bool | None = Field(
+        default=None, description="Put the bucket into the host name instead of the path."
+    )
+    ca_bundle: str | None = Field(
+        default=None, description="Path of a CA bundle to trust besides the system's."
+    )
 
 
 class GcsStorageOptions(CloudStorageOptions):
@@ -109,14 +120,17 @@ class GcsStorageOptions(CloudStorageOptions):
 
     provider: Literal["gcs"] = "gcs"
 
-    service_account: str | None = None
-    """Path of the service account file."""
+    service_account: str | None = Field(
+        default=None, description="Path of the service account file."
+    )
     service_account_key: str | None = _secret("The serialised service account key.")
-    application_credentials: str | None = None
-    """Path of a credentials file of any kind."""
+    application_credentials: str | None = Field(
+        default=None, description="Path of a credentials file of any kind."
+    )
     bearer_token: str | None = _secret("OAuth token.")
-    project: str | None = None
-    """Without effect; Google bills the project of the bucket."""
+    project: str | None = Field(
+        default=None, description="Without effect; Google bills the project of the bucket."
+    )
 
 
 class AzureStorageOptions(CloudStorageOptions):
@@ -132,15 +146,19 @@ class AzureStorageOptions(CloudStorageOptions):
     client_secret: str | None = _secret("Client secret of a service principal.")
     tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
     token: str | None = _secret("OAuth token.")
-    federated_token_file: str | None = None
-    """File with the token of a workload identity."""
+    federated_token_file: str | None = Field(
+        default=None, description="File with the token of a workload identity."
+    )
     use_azure_cli: bool | None = Field(default=None, description="Use the login of the Azure CLI.")
-    msi_endpoint: str | None = Field(default=None, repr=False)
-    """Endpoint of the managed identity."""
-    msi_resource_id: str | None = None
-    """Resource id of a managed identity."""
-    use_fabric_endpoint: bool | None = None
-    """The account is OneLake of Microsoft Fabric."""
+    msi_endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint of the managed identity."
+    )
+    msi_resource_id: str | None = Field(
+        default=None, description="Resource id of a managed identity."
+    )
+    use_fabric_endpoint: bool | None = Field(
+        default=None, description="The account is OneLake of Microsoft Fabric."
+    )
 
 
 class FsspecStorageOptions(StorageOptions):

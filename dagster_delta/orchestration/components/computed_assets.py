@@ -45,15 +45,18 @@ class ComputedAssetComponent(AssetDeltaComponent):
     """The asset of a component that computes rows."""
 
     asset: dg.ResolvedAssetSpec = Field(
-        examples=[{"key": "reports/delays", "metadata": {"mode": "append"}}]
+        examples=[{"key": "reports/delays", "metadata": {"mode": "append"}}],
+        description="The asset. Its metadata has the options of the DeltaIOManager, such as mode "
+        "and partition_expr.",
     )
-    """The asset. Its metadata has the options of the DeltaIOManager, such as mode and
-    partition_expr."""
-    io_manager_key: str = "io_manager"
-    """Key of the DeltaIOManager that writes the table."""
-    in_table_pool: bool = False
-    """Whether the asset runs in the concurrency pool of its table, and so never while the table is
-    maintained, if the limit of the pool is 1."""
+    io_manager_key: str = Field(
+        default="io_manager", description="Key of the DeltaIOManager that writes the table."
+    )
+    in_table_pool: bool = Field(
+        default=False,
+        description="Whether the asset runs in the concurrency pool of its table, and so never "
+        "while the table is maintained, if the limit of the pool is 1.",
+    )
 
     def asset_options(self, *kinds: str) -> dict[str, Any]:
         """Arguments of `dg.asset`, and the attributes that the function for the asset takes."""
@@ -92,12 +95,19 @@ class DeltaSqlComponent(ComputedAssetComponent):
 
     passed_to = delta_sql_asset
 
-    upstream: dict[str, str] = Field(examples=[{"flights": "raw/flights"}])
-    """Name in the query to the key of the asset."""
-    sql: str | None = Field(default=None, examples=["SELECT * FROM {flights}"])
-    """One query, with its tables in braces."""
-    sql_file: str | None = None
-    """Alternative: file with the query, relative to the folder of the component."""
+    upstream: dict[str, str] = Field(
+        examples=[{"flights": "raw/flights"}],
+        description="Name in the query to the key of the asset.",
+    )
+    sql: str | None = Field(
+        default=None,
+        examples=["SELECT * FROM {flights}"],
+        description="One query, with its tables in braces.",
+    )
+    sql_file: str | None = Field(
+        default=None,
+        description="Alternative: file with the query, relative to the folder of the component.",
+    )
     engine: Literal["arrow", "spark"] = "arrow"
     memory_limit: str = "2GB"
 
@@ -135,14 +145,18 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
 
     passed_to = delta_change_feed_asset
 
-    upstream: dg.ResolvedAssetKey = Field(examples=["raw/flights"])
-    """Key of the asset whose table is read."""
+    upstream: dg.ResolvedAssetKey = Field(
+        examples=["raw/flights"], description="Key of the asset whose table is read."
+    )
     keys: list[str] = Field(default=[])
     mode: ChangeFeedMode = "merge"
     returns: Returns = "changes"
-    function: str | None = Field(default=None, examples=["lakehouse.transforms.late_flights"])
-    """Import path of a function with a parameter `changes`, as for `delta_change_feed_asset`.
-    Default: changes are applied as they are."""
+    function: str | None = Field(
+        default=None,
+        examples=["lakehouse.transforms.late_flights"],
+        description="Import path of a function with a parameter `changes`, as for "
+        "`delta_change_feed_asset`. Default: changes are applied as they are.",
+    )
     table: str | None = None
     storage_options: StorageField = None
     columns: list[str] | None = None
@@ -202,8 +216,9 @@ class DeltaIngestionComponent(ComputedAssetComponent):
     on_bad_rows: OnBadRows = "fail"
     on_bad_files: OnBadFiles = "fail"
     minimum_age_seconds: float = 0
-    sensor: FilesSensorOptions | None = None
-    """A sensor that runs the asset when files arrive."""
+    sensor: FilesSensorOptions | None = Field(
+        default=None, description="A sensor that runs the asset when files arrive."
+    )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset and its sensor.

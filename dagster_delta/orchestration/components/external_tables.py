@@ -77,22 +77,26 @@ class SensorOptions(DeltaAttributes):
 
     passed_to = DeltaSensorOptions
 
-    name: str
-    """Name of the sensor."""
+    name: str = Field(description="Name of the sensor.")
     target: str | list[str] | None = Field(
-        default=None, examples=["group:reports", 'key:"reports/daily"+']
+        default=None,
+        examples=["group:reports", 'key:"reports/daily"+'],
+        description="Assets to materialize, in Dagster's asset selection syntax.",
     )
-    """Assets to materialize, in Dagster's asset selection syntax."""
-    job_name: str | None = None
-    """Alternative to target: name of a job to run."""
-    change_feed: bool = False
-    """Require the change data feed: a commit that it did not record is an error."""
+    job_name: str | None = Field(
+        default=None, description="Alternative to target: name of a job to run."
+    )
+    change_feed: bool = Field(
+        default=False,
+        description="Require the change data feed: a commit that it did not record is an error.",
+    )
     start_from: Literal["latest", "earliest"] | int = "latest"
     operations: list[str] | None = Field(default=None, examples=[["WRITE", "MERGE"]])
     partitions: dict[str, list[str | None]] | None = Field(
-        default=None, examples=[{"country": ["AT", "CH"]}]
+        default=None,
+        examples=[{"country": ["AT", "CH"]}],
+        description="Only these values of partition columns; null is a value.",
     )
-    """Only these values of partition columns; null is a value."""
     columns: list[str] = Field(default=[])
     minimum_rows: int | None = None
     minimum_age_seconds: float | None = None
@@ -136,16 +140,20 @@ class DeltaSensorComponent(DeltaComponent, SensorOptions):
           minimum_rows: 1000
     """
 
-    tables: str | list[str] = Field(default=[], examples=["s3://lake/raw/x"])
-    """Location of a table, or of several."""
+    tables: str | list[str] = Field(
+        default=[], examples=["s3://lake/raw/x"], description="Location of a table, or of several."
+    )
     root: str | None = Field(default=None, examples=["s3://lake/raw"])
     discover_every_seconds: float = 300
     storage_options: StorageField = None
-    asset_key: dg.ResolvedAssetKey | None = None
-    """Report each commit of the table on this asset."""
-    asset_key_prefix: list[str] | None = None
-    """For a root: report each commit on the asset whose key is this prefix and the table's path
-    below the root. Empty: without a prefix."""
+    asset_key: dg.ResolvedAssetKey | None = Field(
+        default=None, description="Report each commit of the table on this asset."
+    )
+    asset_key_prefix: list[str] | None = Field(
+        default=None,
+        description="For a root: report each commit on the asset whose key is this prefix and the "
+        "table's path below the root. Empty: without a prefix.",
+    )
     asset_event: AssetEventKind = "materialization"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
@@ -177,22 +185,30 @@ class MaintenanceOptions(DeltaAttributes):
 
     passed_to = delta_maintenance_job
 
-    name: str = "delta_maintenance"
-    """Name of the job; with a cron schedule, name of the schedule, whose job is called
-    <name>_job."""
-    cron_schedule: str | None = Field(default=None, examples=["0 3 * * *"])
-    """Cron expression of the schedule. Default: no schedule, only a job for the Launchpad."""
-    execution_timezone: str | None = None
-    """Time zone of the cron schedule; UTC by default."""
-    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED
-    """Whether the schedule is initially running."""
+    name: str = Field(
+        default="delta_maintenance",
+        description="Name of the job; with a cron schedule, name of the schedule, whose job is "
+        "called <name>_job.",
+    )
+    cron_schedule: str | None = Field(
+        default=None,
+        examples=["0 3 * * *"],
+        description="Cron expression of the schedule. Default: no schedule, only a job for the "
+        "Launchpad.",
+    )
+    execution_timezone: str | None = Field(
+        default=None, description="Time zone of the cron schedule; UTC by default."
+    )
+    default_status: dg.DefaultScheduleStatus = Field(
+        default=dg.DefaultScheduleStatus.STOPPED,
+        description="Whether the schedule is initially running.",
+    )
     config: MaintenanceConfigField = DeltaMaintenanceConfig()
-    spark: str | None = None
-    """Key of the SparkSessionResource, for the engine spark."""
-    description: str | None = None
-    """Description of the job."""
-    tags: dict[str, str] = Field(default={})
-    """Tags of the job."""
+    spark: str | None = Field(
+        default=None, description="Key of the SparkSessionResource, for the engine spark."
+    )
+    description: str | None = Field(default=None, description="Description of the job.")
+    tags: dict[str, str] = Field(default={}, description="Tags of the job.")
 
     def definitions(self, **job_options: Any) -> dg.Definitions:
         """The job, or the schedule with its job; `job_options` has what the YAML does not have."""
@@ -228,8 +244,10 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
               dry_run: false
     """
 
-    tables: dict[str, str] = Field(examples=[{"raw/flights": "s3://lake/raw/flights"}])
-    """Tables by name, with their locations."""
+    tables: dict[str, str] = Field(
+        examples=[{"raw/flights": "s3://lake/raw/flights"}],
+        description="Tables by name, with their locations.",
+    )
     storage_options: StorageField = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
@@ -257,8 +275,11 @@ class CheckOptions(DeltaAttributes):
     freshness: dict[Literal["days", "hours", "minutes"], float] | None = Field(
         default=None, examples=[{"days": 1, "hours": 12}]
     )
-    columns: dict[str, str] = Field(default={}, examples=[{"id": "BIGINT", "name": "STRING"}])
-    """Expected columns, with their types in Spark SQL."""
+    columns: dict[str, str] = Field(
+        default={},
+        examples=[{"id": "BIGINT", "name": "STRING"}],
+        description="Expected columns, with their types in Spark SQL.",
+    )
     allow_more_columns: bool = False
     health: dict[str, float] = Field(default={}, examples=[{"small_file_share": 0.5}])
     all_rows: bool = False
@@ -282,34 +303,41 @@ class ExternalTablesComponent(AssetDeltaComponent):
     """Tables written outside Dagster, as assets with their checks and a sensor."""
 
     storage_options: StorageField = None
-    group_name: str | None = None
-    """Group of the asset."""
-    owners: list[str] = Field(default=[], examples=[["team:data", "ada@example.com"]])
-    """Owners of the asset: e-mail addresses or teams."""
-    tags: dict[str, str] = Field(default={})
-    """Tags of the asset."""
-    kinds: list[str] = Field(default=[])
-    """Kinds of the asset in addition to deltalake."""
-    observe: bool = True
-    """Whether the asset is observable. Set to false if a sensor, or the runs that write the table,
-    report its materializations."""
-    automation_condition: Template[dg.AutomationCondition[Any]] = Field(
-        default=None, examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"]
+    group_name: str | None = Field(default=None, description="Group of the asset.")
+    owners: list[str] = Field(
+        default=[],
+        examples=[["team:data", "ada@example.com"]],
+        description="Owners of the asset: e-mail addresses or teams.",
     )
-    """When to observe it."""
+    tags: dict[str, str] = Field(default={}, description="Tags of the asset.")
+    kinds: list[str] = Field(default=[], description="Kinds of the asset in addition to deltalake.")
+    observe: bool = Field(
+        default=True,
+        description="Whether the asset is observable. Set to false if a sensor, or the runs that "
+        "write the table, report its materializations.",
+    )
+    automation_condition: Template[dg.AutomationCondition[Any]] = Field(
+        default=None,
+        examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"],
+        description="When to observe it.",
+    )
     freshness_policy: Template[dg.FreshnessPolicy] = Field(
         default=None,
         examples=["{{ dg.FreshnessPolicy.time_window(fail_window=datetime.timedelta(hours=24)) }}"],
+        description="How long ago the last commit may be. It needs observe: false and a sensor, "
+        "which reports each commit as a materialization.",
     )
-    """How long ago the last commit may be. It needs observe: false and a sensor, which reports each
-    commit as a materialization."""
-    show_history: int = DEFAULT_HISTORY
-    """Number of recent commits to show in every observation, each with a link to its run."""
-    checks: CheckOptions | None = None
-    """Asset checks on the table."""
-    sensor: SensorOptions | None = None
-    """A sensor on the tables. It reports commits on the assets that are not observed, and runs
-    assets or a job."""
+    show_history: int = Field(
+        default=DEFAULT_HISTORY,
+        description="Number of recent commits to show in every observation, each with a link to "
+        "its run.",
+    )
+    checks: CheckOptions | None = Field(default=None, description="Asset checks on the table.")
+    sensor: SensorOptions | None = Field(
+        default=None,
+        description="A sensor on the tables. It reports commits on the assets that are not "
+        "observed, and runs assets or a job.",
+    )
 
     def definitions(self, specs: Mapping[str, dg.AssetSpec]) -> dg.Definitions:
         """The assets of tables, by location, with their checks and the sensor."""
@@ -372,14 +400,10 @@ class DeltaTableComponent(ExternalTablesComponent):
           sensor: {name: flights_changed, target: "group:reports"}
     """
 
-    key: dg.ResolvedAssetKey = Field(examples=["raw/flights"])
-    """Key of the asset."""
-    uri: str = Field(examples=["s3://lake/raw/flights"])
-    """Location of the table."""
-    description: str | None = None
-    """Description of the asset."""
-    metadata: dict[str, Any] = Field(default={})
-    """Additional metadata of the asset."""
+    key: dg.ResolvedAssetKey = Field(examples=["raw/flights"], description="Key of the asset.")
+    uri: str = Field(examples=["s3://lake/raw/flights"], description="Location of the table.")
+    description: str | None = Field(default=None, description="Description of the asset.")
+    metadata: dict[str, Any] = Field(default={}, description="Additional metadata of the asset.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset with its checks and its sensor.
@@ -398,19 +422,17 @@ class HealthOptions(DeltaAttributes):
 
     passed_to = delta_health_asset
 
-    name: str = "delta_health"
-    """Name of the asset."""
-    key_prefix: list[str] = Field(default=[])
-    """Prefix of the key of the asset."""
-    group_name: str | None = None
-    """Group of the asset."""
+    name: str = Field(default="delta_health", description="Name of the asset.")
+    key_prefix: list[str] = Field(default=[], description="Prefix of the key of the asset.")
+    group_name: str | None = Field(default=None, description="Group of the asset.")
     thresholds: dict[str, float | None] = Field(
         default={}, examples=[{"num_small_files": 50, "partition_skew": 20}]
     )
     automation_condition: Template[dg.AutomationCondition[Any]] = Field(
-        default=None, examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"]
+        default=None,
+        examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"],
+        description="When to report.",
     )
-    """When to report."""
 
 
 @dg.scaffold_with(DeltaLakeScaffolder)
@@ -432,18 +454,27 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
           sensor: {name: lake_changed, target: "group:reports"}
     """
 
-    root: str = Field(examples=["s3://lake/raw"])
-    """Location at and below which to look for tables."""
-    key_prefix: list[str] = Field(default=[])
-    """Prefix of the asset keys; the rest is the table's path below the root."""
-    include: list[str] = Field(default=["*"])
-    """Glob patterns; only tables whose path below the root matches one of them."""
-    exclude: list[str] = Field(default=[])
-    """Glob patterns; no tables whose path below the root matches one of them."""
-    maintenance: MaintenanceOptions | None = None
-    """A job or schedule that maintains all these tables."""
-    health: HealthOptions | None = None
-    """An asset that reports the state of all these tables on one page."""
+    root: str = Field(
+        examples=["s3://lake/raw"], description="Location at and below which to look for tables."
+    )
+    key_prefix: list[str] = Field(
+        default=[],
+        description="Prefix of the asset keys; the rest is the table's path below the root.",
+    )
+    include: list[str] = Field(
+        default=["*"],
+        description="Glob patterns; only tables whose path below the root matches one of them.",
+    )
+    exclude: list[str] = Field(
+        default=[],
+        description="Glob patterns; no tables whose path below the root matches one of them.",
+    )
+    maintenance: MaintenanceOptions | None = Field(
+        default=None, description="A job or schedule that maintains all these tables."
+    )
+    health: HealthOptions | None = Field(
+        default=None, description="An asset that reports the state of all these tables on one page."
+    )
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @property

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 import msgspec
 from msgspec.structs import replace
+from pydantic import Field
 
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.errors import (
@@ -114,8 +115,11 @@ _CONTEXT_NAMES = ("context", "_context", "_")
 class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
     """Run config of an incremental asset; a function with its own `config` extends it."""
 
-    full_refresh: bool = False
-    """Process every row of the upstream table, and replace everything derived from it before."""
+    full_refresh: bool = Field(
+        default=False,
+        description="Process every row of the upstream table, and replace everything derived from "
+        "it before.",
+    )
 
 
 @checked_arguments(dg.asset)

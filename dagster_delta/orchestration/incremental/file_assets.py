@@ -87,9 +87,11 @@ _MAX_NAMED = 20
 class FilesConfig(KnownFieldsOnly, dg.Config):
     """Run config of an asset of files."""
 
-    reload: list[str] = Field(default=[])
-    """Files to load again although they were loaded before: their locations, or patterns of their
-    paths below the directory of the source."""
+    reload: list[str] = Field(
+        default=[],
+        description="Files to load again although they were loaded before: their locations, or "
+        "patterns of their paths below the directory of the source.",
+    )
 
 
 @checked_arguments(dg.asset)

@@ -123,35 +123,54 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     root_uri: str = Field(description="Location under which the tables are stored.")
-    schema_: str | None = Field(default=None, alias="schema")
-    """Directory between the root and the table. Default: the last part of the asset's key prefix,
-    or 'public'. Empty: none."""
-    mode: WriteMode = "overwrite"
-    """overwrite: replace the table, or the partitions of the run; append: add rows; merge: update
-    and insert rows according to merge_config; error, ignore: write only if there is nothing yet,
-    otherwise fail or skip."""
-    merge_config: MergeConfig | None = None
-    """For the mode merge: the type of the merge and when rows match."""
-    schema_mode: SchemaMode = "strict"
-    """strict: the data must have the table's columns; widen: also adopt wider types of the data, if
-    the table has delta.enableTypeWidening; merge: also add new columns; overwrite: replace the
-    table's schema with that of the data."""
-    storage_options: AnyStorageOptions = LocalStorageOptions()
-    """Storage options."""
-    table_properties: dict[str, str] = Field(default={})
-    """Table properties of new tables."""
-    custom_metadata: dict[str, str] = Field(default={})
-    """Recorded in the commitInfo of every commit."""
-    show_history: int = Field(default=DEFAULT_HISTORY, ge=0)
-    """Number of latest commits that every materialization shows, each with a link to its run. It
-    reads one file per commit."""
-    openlineage: bool = False
-    """Send an OpenLineage event for each write, by the package openlineage-python, which takes its
-    address from OPENLINEAGE_URL or openlineage.yml."""
+    schema_: str | None = Field(
+        default=None,
+        alias="schema",
+        description="Directory between the root and the table. Default: the last part of the "
+        "asset's key prefix, or 'public'. Empty: none.",
+    )
+    mode: WriteMode = Field(
+        default="overwrite",
+        description="overwrite: replace the table, or the partitions of the run; append: add "
+        "rows; merge: update and insert rows according to merge_config; error, ignore: write only "
+        "if there is nothing yet, otherwise fail or skip.",
+    )
+    merge_config: MergeConfig | None = Field(
+        default=None, description="For the mode merge: the type of the merge and when rows match."
+    )
+    schema_mode: SchemaMode = Field(
+        default="strict",
+        description="strict: the data must have the table's columns; widen: also adopt wider "
+        "types of the data, if the table has delta.enableTypeWidening; merge: also add new "
+        "columns; overwrite: replace the table's schema with that of the data.",
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(), description="Storage options."
+    )
+    table_properties: dict[str, str] = Field(
+        default={}, description="Table properties of new tables."
+    )
+    custom_metadata: dict[str, str] = Field(
+        default={}, description="Recorded in the commitInfo of every commit."
+    )
+    show_history: int = Field(
+        default=DEFAULT_HISTORY,
+        ge=0,
+        description="Number of latest commits that every materialization shows, each with a link "
+        "to its run. It reads one file per commit.",
+    )
+    openlineage: bool = Field(
+        default=False,
+        description="Send an OpenLineage event for each write, by the package openlineage-python, "
+        "which takes its address from OPENLINEAGE_URL or openlineage.yml.",
+    )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
-    default_load_type: str | None = None
-    """How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, pandas, polars,
-    polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a TypeHandler."""
+    default_load_type: str | None = Field(
+        default=None,
+        description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
+        "pandas, polars, polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a "
+        "TypeHandler.",
+    )
     spark: dg.ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of any value
         default=None,
         description="The Spark session that loads inputs: a SparkSessionResource, or another "

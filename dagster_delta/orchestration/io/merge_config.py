@@ -47,8 +47,10 @@ class MergeType(StrEnum):
 class OperationConfig(KnownFieldsOnly, Config):
     """A clause that only has a condition."""
 
-    predicate: str | None = None
-    """Spark SQL over both aliases. Default: the clause applies to every such row."""
+    predicate: str | None = Field(
+        default=None,
+        description="Spark SQL over both aliases. Default: the clause applies to every such row.",
+    )
 
 
 class OperationAllConfig(OperationConfig):
@@ -78,18 +80,22 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
 class MergeConfig(KnownFieldsOnly, Config):
     """Configuration of the mode `merge`."""
 
-    merge_type: MergeType = MergeType.upsert
-    """upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom."""
-    predicate: str | None = None
-    """Spark SQL condition under which a row of the table and a row of the asset match, such as
-    't.id = s.id'. The metadata `merge_predicate` overrides it."""
-    source_alias: str = "s"
-    """Alias of the asset's rows in expressions."""
-    target_alias: str = "t"
-    """Alias of the table in expressions."""
-    merge_operations_config: MergeOperationsConfig | None = None
-    """The clauses of a merge of type custom. The metadata `merge_operations_config` overrides
-    them."""
+    merge_type: MergeType = Field(
+        default=MergeType.upsert,
+        description="upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom.",
+    )
+    predicate: str | None = Field(
+        default=None,
+        description="Spark SQL condition under which a row of the table and a row of the asset "
+        "match, such as 't.id = s.id'. The metadata `merge_predicate` overrides it.",
+    )
+    source_alias: str = Field(default="s", description="Alias of the asset's rows in expressions.")
+    target_alias: str = Field(default="t", description="Alias of the table in expressions.")
+    merge_operations_config: MergeOperationsConfig | None = Field(
+        default=None,
+        description="The clauses of a merge of type custom. The metadata "
+        "`merge_operations_config` overrides them.",
+    )
 
 
 def sql_texts(config: MergeConfig) -> Iterator[str | None]:

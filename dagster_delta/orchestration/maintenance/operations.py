@@ -78,9 +78,11 @@ class OptimizeConfig(OperationConfig):
     sort_by: list[str] = Field(default=[])
     full: bool = False
     engine: Literal["arrow", "spark"] = "arrow"
-    memory_limit: str | None = None
-    """Memory for the rows that arrow holds at once, such as 2GB. Default:
-    DAGSTER_DELTA_MEMORY_LIMIT, or about 0.5 GB, and on small machines less."""
+    memory_limit: str | None = Field(
+        default=None,
+        description="Memory for the rows that arrow holds at once, such as 2GB. Default: "
+        "DAGSTER_DELTA_MEMORY_LIMIT, or about 0.5 GB, and on small machines less.",
+    )
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> Self:
@@ -107,12 +109,16 @@ class VacuumConfig(OperationConfig):
     passed_to = DeltaTable.vacuum
 
     enabled: bool = _switch(default=True)
-    dry_run: bool = True
-    """Only report what would be deleted. Set to false to delete it permanently."""
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what would be deleted. Set to false to delete it permanently.",
+    )
     retention_hours: float | None = None
-    enforce_retention: bool = True
-    """Reject a retention shorter than the table's. Set to false only if no one else reads or writes
-    the table."""
+    enforce_retention: bool = Field(
+        default=True,
+        description="Reject a retention shorter than the table's. Set to false only if no one "
+        "else reads or writes the table.",
+    )
     lite: bool = False
     keep_versions: list[int] = Field(default=[])
 
@@ -139,9 +145,11 @@ class FsckConfig(OperationConfig):
     passed_to = DeltaTable.fsck
 
     enabled: bool = _switch(default=False)
-    dry_run: bool = True
-    """Only report the files that storage no longer has. Set to false to remove them from the table:
-    their rows are lost."""
+    dry_run: bool = Field(
+        default=True,
+        description="Only report the files that storage no longer has. Set to false to remove "
+        "them from the table: their rows are lost.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Find the files of a table that storage no longer has and, unless it is a dry run, remove
@@ -178,19 +186,28 @@ class ReorgConfig(OperationConfig):
     passed_to = DeltaTable.reorg
 
     enabled: bool = _switch(default=False)
-    dry_run: bool = False
-    """Only count the files that would be rewritten, and their bytes."""
+    dry_run: bool = Field(
+        default=False, description="Only count the files that would be rewritten, and their bytes."
+    )
     where: str | None = None
-    deletion_vectors: bool = True
-    """Whether rows that are marked as deleted leave the files."""
-    dropped_columns: bool = True
-    """Whether columns that were dropped leave the files."""
-    widened_types: bool = True
-    """Whether values of a type from before a widening get the new type."""
-    target_file_size: int | None = None
-    """Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB."""
-    engine: Literal["arrow", "spark"] = "arrow"
-    """arrow: in the process of the step; spark: on the executors of its session."""
+    deletion_vectors: bool = Field(
+        default=True, description="Whether rows that are marked as deleted leave the files."
+    )
+    dropped_columns: bool = Field(
+        default=True, description="Whether columns that were dropped leave the files."
+    )
+    widened_types: bool = Field(
+        default=True,
+        description="Whether values of a type from before a widening get the new type.",
+    )
+    target_file_size: int | None = Field(
+        default=None,
+        description="Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB.",
+    )
+    engine: Literal["arrow", "spark"] = Field(
+        default="arrow",
+        description="arrow: in the process of the step; spark: on the executors of its session.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Purge deleted rows, dropped columns and old types from the files of a table."""
@@ -207,10 +224,13 @@ class CheckpointConfig(OperationConfig):
 
     title = "CHECKPOINT"
     enabled: bool = _switch(default=False)
-    dry_run: bool = False
-    """Only report whether a checkpoint would be written."""
-    after_commits: int = 1
-    """Only if the table has at least this many commits since the last checkpoint."""
+    dry_run: bool = Field(
+        default=False, description="Only report whether a checkpoint would be written."
+    )
+    after_commits: int = Field(
+        default=1,
+        description="Only if the table has at least this many commits since the last checkpoint.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Write a checkpoint of a table's latest version."""
@@ -234,11 +254,15 @@ class CleanLogConfig(OperationConfig):
     title = "CLEAN LOG"
     passed_to = DeltaTable.clean_log
 
-    enabled: bool = False
-    """Whether to run this step. Writers clean up the log after checkpoints on their own, unless the
-    table has delta.enableExpiredLogCleanup = false."""
-    dry_run: bool = True
-    """Only report what would be deleted. Set to false to delete it permanently."""
+    enabled: bool = Field(
+        default=False,
+        description="Whether to run this step. Writers clean up the log after checkpoints on "
+        "their own, unless the table has delta.enableExpiredLogCleanup = false.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what would be deleted. Set to false to delete it permanently.",
+    )
     retention_hours: float | None = None
     enforce_retention: bool = True
 
@@ -258,21 +282,31 @@ class CloneConfig(OperationConfig):
     """Target and options of a clone."""
 
     title = "CLONE"
-    target: str
-    """Location of the clone, on storage that the table's storage options can access."""
-    deep: bool = True
-    """Copy the data files. If false, the clone refers to the files of the source, and breaks once
-    they are vacuumed."""
-    version: int | None = None
-    """The version to clone. Default: the latest."""
-    timestamp: str | None = None
-    """Alternative to version: the latest version at or before this time, such as
-    2024-05-01T12:30:00Z."""
-    replace: bool = False
-    """If the target is a table, make the clone a new version of it; only files it does not have yet
-    are copied."""
-    dry_run: bool = True
-    """Only report what would be cloned. Set to false to clone."""
+    target: str = Field(
+        description="Location of the clone, on storage that the table's storage options can "
+        "access.",
+    )
+    deep: bool = Field(
+        default=True,
+        description="Copy the data files. If false, the clone refers to the files of the source, "
+        "and breaks once they are vacuumed.",
+    )
+    version: int | None = Field(
+        default=None, description="The version to clone. Default: the latest."
+    )
+    timestamp: str | None = Field(
+        default=None,
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
+    )
+    replace: bool = Field(
+        default=False,
+        description="If the target is a table, make the clone a new version of it; only files it "
+        "does not have yet are copied.",
+    )
+    dry_run: bool = Field(
+        default=True, description="Only report what would be cloned. Set to false to clone."
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Clone a table to another location, or report what it would copy."""
@@ -319,11 +353,15 @@ class RestoreConfig(OperationConfig):
     passed_to = DeltaTable.restore
 
     version: int | None = None
-    timestamp: str | None = None
-    """Alternative to version: the latest version at or before this time, such as
-    2024-05-01T12:30:00Z."""
-    dry_run: bool = True
-    """Only report what would change. Set to false to commit the restored version."""
+    timestamp: str | None = Field(
+        default=None,
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what would change. Set to false to commit the restored version.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Restore a table to an older version, or report what that would change."""
@@ -354,22 +392,31 @@ class RestoreConfig(OperationConfig):
 class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
     """The steps of a maintenance job for each of its tables, in this order."""
 
-    tables: list[str] = Field(default=[])
-    """Names of the job's tables to maintain. Empty: all of them."""
-    dry_run: bool = False
-    """Only report what each step would do, whatever its own dry_run says: nothing is written."""
-    fsck: FsckConfig = FsckConfig()
-    """Find the files that storage no longer has."""
-    reorg: ReorgConfig = ReorgConfig()
-    """Purge deleted rows, dropped columns and old types from files."""
-    optimize: OptimizeConfig = OptimizeConfig()
-    """Compact small files."""
-    vacuum: VacuumConfig = VacuumConfig()
-    """Delete files that the table no longer refers to."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    """Write a checkpoint."""
-    clean_log: CleanLogConfig = CleanLogConfig()
-    """Delete the log files of expired versions."""
+    tables: list[str] = Field(
+        default=[], description="Names of the job's tables to maintain. Empty: all of them."
+    )
+    dry_run: bool = Field(
+        default=False,
+        description="Only report what each step would do, whatever its own dry_run says: nothing "
+        "is written.",
+    )
+    fsck: FsckConfig = Field(
+        default=FsckConfig(), description="Find the files that storage no longer has."
+    )
+    reorg: ReorgConfig = Field(
+        default=ReorgConfig(),
+        description="Purge deleted rows, dropped columns and old types from files.",
+    )
+    optimize: OptimizeConfig = Field(default=OptimizeConfig(), description="Compact small files.")
+    vacuum: VacuumConfig = Field(
+        default=VacuumConfig(), description="Delete files that the table no longer refers to."
+    )
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="Write a checkpoint."
+    )
+    clean_log: CleanLogConfig = Field(
+        default=CleanLogConfig(), description="Delete the log files of expired versions."
+    )
 
     def operations(self) -> list[OperationConfig]:
         """The steps, in their order."""
@@ -382,17 +429,18 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
 class DeltaRestoreConfig(RestoreConfig):
     """A table, and the version to restore."""
 
-    table: str
-    """Name of one of the job's tables."""
-    checks_passed: bool = False
-    """Alternative to version: the latest version at which all asset checks of the table passed."""
+    table: str = Field(description="Name of one of the job's tables.")
+    checks_passed: bool = Field(
+        default=False,
+        description="Alternative to version: the latest version at which all asset checks of the "
+        "table passed.",
+    )
 
 
 class DeltaCloneConfig(CloneConfig):
     """A table, its clone target and options."""
 
-    table: str
-    """Name of one of the job's tables."""
+    table: str = Field(description="Name of one of the job's tables.")
 
 
 def _rewrite(
@@ -486,10 +534,11 @@ def spell_bytes(size_bytes: float) -> str:
 class TableConfig(KnownFieldsOnly, dg.Config):
     """The table of an op."""
 
-    uri: str
-    """Location of the table."""
-    storage_options: AnyStorageOptions = LocalStorageOptions()
-    """Storage options. Whatever is not set is taken from the environment."""
+    uri: str = Field(description="Location of the table.")
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(),
+        description="Storage options. Whatever is not set is taken from the environment.",
+    )
 
     def open(self) -> DeltaTable:
         """The table, opened."""
