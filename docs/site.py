@@ -80,6 +80,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _EXAMPLES = re.compile(r"(?m)^Examples:\n((?:    .*\n?|\n)+)")
 _RAISES = re.compile(r"(?m)^Raises:\n((?:    .*\n?|\n)+)")
 _DOCUMENTING = ".Resolver"
+_STATEMENT = re.compile(r"(?P<kind>Statement|Factory)\(lambda: operations\.(?P<page>[\w.]+)\)")
 _NAME = re.compile(r"\w+")
 _NAMES = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*")
 
@@ -176,8 +177,9 @@ class StructSignatures(Extension):
     """Gives each `msgspec.Struct` the signature that it has, as dataclasses get theirs."""
 
     def on_package(self, *, pkg: Module, **kwargs: object) -> None:  # noqa: ARG002  as it is called
-        """Add the constructors of a loaded package."""
+        """Add the constructors and the statements of a loaded package."""
         _add_constructors(pkg)
+        _bind_statements(pkg)
 
 
 def _add_constructors(module: Module) -> None:
@@ -188,6 +190,25 @@ def _add_constructors(module: Module) -> None:
         if not cls.is_alias and "__init__" not in cls.members and (fields := _struct_fields(cls)):
             made = Function("__init__", parameters=Parameters(*fields.values()), parent=cls)
             cls.set_member("__init__", made)
+
+
+def _bind_statements(package: Module) -> None:
+    """Give the table the functions that its statements are."""
+    operations = cast("Module", package["table.operations"])
+    table = cast("Class", package["table.delta_table.DeltaTable"])
+    for name, attribute in list(table.attributes.items()):
+        if bound := _STATEMENT.fullmatch(str(attribute.value)):
+            page = cast("Function", operations[bound["page"]])
+            _, *parameters = page.parameters
+            method = Function(
+                name,
+                parameters=Parameters(*parameters),
+                returns=table.name if bound["kind"] == "Factory" else page.returns,
+                docstring=page.docstring,
+                lineno=page.lineno,
+                parent=table,
+            )
+            table.set_member(name, method)
 
 
 def _struct_fields(cls: Class) -> dict[str, Parameter]:

@@ -57,9 +57,10 @@ from dagster_delta.streaming.options import (
     parse_source_options,
 )
 from dagster_delta.table.log.reader import located
+from dagster_delta.table.operations.append import append_rows
 from dagster_delta.table.operations.overwrite import overwrite_rows
-from dagster_delta.table.operations.row_write import DYNAMIC, PlannedWrite, RowWrite, append_rows
 from dagster_delta.table.operations.write_planning import SchemaMode, WriteOptions
+from dagster_delta.table.operations.write_rows import DYNAMIC, PlannedWrite, RowWrite
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 
 if TYPE_CHECKING:

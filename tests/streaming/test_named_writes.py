@@ -231,7 +231,7 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
 
     from dagster_delta.streaming import data_source
     from dagster_delta.streaming.options import SourceOptions
-    from dagster_delta.table.operations.row_write import append_rows
+    from dagster_delta.table.operations.append import append_rows
 
     schema = StructType([StructField("id", LongType())])
     writer = data_source.TableWriter(SourceOptions(uri=uri), schema, overwrite=False)

@@ -5,6 +5,7 @@ Spec: Protocol Evolution; Change Metadata; Clustered Table.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +19,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.table.operations.clustering import define_clustering
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, before_creation
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
 from dagster_delta.table.transaction.transaction import Transaction
 
@@ -29,8 +30,60 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.actions import DomainMetadata
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.storage.object_store import ObjectStore
+    from dagster_delta.table.table_handle import TableHandle
 
 CreateMode = Literal["error", "ignore", "replace"]
+
+
+def create(
+    table_class: type[TableHandle],
+    uri: str | os.PathLike[str],
+    schema: StructType | pa.Schema | Sequence[Column | StructField],
+    *,
+    partition_by: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    properties: Mapping[str, object] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    mode: CreateMode = "error",
+    storage_options: Mapping[str, object] | None = None,
+    store: ObjectStore | None = None,
+    allow_column_changes: bool = True,
+) -> TableHandle:
+    """Create an empty table with the lowest protocol that its schema and properties need.
+
+    Args:
+        uri: path or URI of the table's root.
+        schema: logical schema, partition columns included: a `StructType`, a
+            `pyarrow.Schema`, or a list of `Column`s, which may have defaults, generation
+            expressions or identity values.
+        partition_by: partition columns, in directory order.
+        cluster_by: columns that OPTIMIZE clusters rows by; not with partition columns.
+        properties: table properties; `delta.*` names are checked.
+        name: shown by catalogs and tools.
+        description: shown by catalogs and tools.
+        mode: what to do if a table exists: `error`, `ignore` (open it), or `replace` (a new
+            version without rows; older versions stay readable).
+        storage_options: credentials and settings of the storage.
+        store: an opened store instead of `uri`'s own.
+        allow_column_changes: as for the constructor.
+
+    Raises:
+        TableAlreadyExists: a table exists, and the mode is `error`.
+        InvalidArgument: a column, a property or the mode is invalid.
+        UnsupportedFeature: the table would need a feature that this library does not write.
+        CommitConflict: a concurrent commit changed the table that is replaced.
+    """
+    table = table_class(
+        uri,
+        storage_options=storage_options,
+        store=store,
+        must_exist=False,
+        allow_column_changes=allow_column_changes,
+    )
+    definition = _definition_of(schema, partition_by, properties, name, description, cluster_by)
+    table._snapshot = create_table(table.store, table._snapshot, definition, mode)
+    return table
 
 
 def create_table(
@@ -85,7 +138,15 @@ def define_new_table(
     return define_clustering(configuration, definition.cluster_by, existing)
 
 
-def definition_of(
+def snapshot_before_creation(
+    store: ObjectStore, definition: TableDefinition
+) -> tuple[Snapshot, tuple[DomainMetadata, ...]]:
+    """A table without a version, for the statement whose commit creates it; its domains."""
+    configuration, domains = define_new_table(definition, None)
+    return before_creation(store, configuration), domains
+
+
+def _definition_of(
     schema: StructType | pa.Schema | Sequence[Column | StructField],
     partition_by: Sequence[str] | None,
     properties: Mapping[str, object] | None,

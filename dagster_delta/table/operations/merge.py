@@ -58,16 +58,19 @@ from dagster_delta.sql.typed import TRUE, Call, Column, Typed
 from dagster_delta.sql.types import BOOLEAN
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
-from dagster_delta.table.operations.create import define_new_table
-from dagster_delta.table.operations.row_changes import change_rows
+from dagster_delta.table.operations.auto_compact import adopt_write
+from dagster_delta.table.operations.change_rows import change_rows
+from dagster_delta.table.operations.create import snapshot_before_creation
 from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner, SelectedRows, read_plan
-from dagster_delta.table.read.snapshot import Snapshot, before_creation
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
+    from dagster_delta.table.table_handle import TableHandle
+    from dagster_delta.table.transaction.commit_result import AppTransaction
+    from dagster_delta.table.transaction.retries import OnConflict
 
 _Path = tuple[str, ...]
 
@@ -75,6 +78,80 @@ _TARGET_KINDS = ("matched", "not_matched_by_source")
 """Kinds of clauses that change rows of the table."""
 
 MergeSchemaMode = Literal["strict", "merge"]
+
+
+def merge(
+    table: TableHandle,
+    source: object,
+    on: str,
+    *,
+    source_alias: str = "s",
+    target_alias: str = "t",
+    commit_info: Mapping[str, object] | None = None,
+    idempotency: tuple[str, int] | None = None,
+    check: str | None = None,
+    progress: Sequence[AppTransaction] = (),
+    engine: str | None = None,
+    schema_mode: MergeSchemaMode = "strict",
+    on_conflict: OnConflict = "retry",
+    memory_limit: int | str | None = None,
+    creates: TableDefinition | None = None,
+) -> MergeBuilder:
+    """Merge a source into the table: add clauses, then call `execute`.
+
+    Only files that may hold a match are read, by partition values and statistics, and of them
+    only the columns of the conditions; unchanged rows are rewritten only if the table has no
+    deletion vectors.
+
+    Args:
+        source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
+            DataFrame.
+        on: Spark SQL condition for a row of the table and a row of the source to match, as in
+            `"t.id = s.id"`. With `=` a null equals nothing; with `<=>` null equals null.
+        source_alias: name of the source in expressions.
+        target_alias: name of the table in expressions.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+        idempotency: application id and version; a version that was already committed is not
+            merged again.
+        check: Spark SQL over the table that every inserted or updated row must satisfy.
+        progress: `txn` actions to record with this commit, each only if the application's
+            version in the table is the expected one; with any of them there is a commit even if
+            no row changes.
+        engine: `arrow` or `spark`; by default Spark for its own frames, or if only Spark
+            evaluates the SQL exactly and a session is active.
+        schema_mode: `strict`: only the table's columns, other columns of the source are
+            ignored; `merge`: columns that clauses take from the source, by name or all of them,
+            are added to the table.
+        on_conflict: as for `delete`; the source is read once.
+        memory_limit: as for `optimize`: a larger source, and a larger join, go to temporary
+            files. The embedded engine keeps 24 bytes per row that changes besides.
+        creates: the table that the same commit creates if there is none; its columns are those
+            of the source.
+
+    Raises:
+        InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
+    """
+    statement = MergeStatement(
+        source,
+        on,
+        target_alias,
+        source_alias,
+        commit_info=commit_info,
+        idempotency=idempotency,
+        check=check,
+        progress=tuple(progress),
+        engine=engine,
+        schema_mode=schema_mode,
+        on_conflict=on_conflict,
+        memory_limit=memory_limit,
+        creates=creates,
+    )
+
+    def run(statement: MergeStatement) -> CommitResult:
+        base = table._existing() if creates is None else table._latest()
+        return adopt_write(table, merge_rows(table.store, base, statement), engine, source)
+
+    return MergeBuilder(statement, run)
 
 
 class MergeStatement(StatementOptions, frozen=True):
@@ -251,7 +328,7 @@ class MergeBuilder:
 
 
 def merge_rows(
-    store: ObjectStore, snapshot: Snapshot | None, statement: MergeStatement, *, clock: Clock
+    store: ObjectStore, snapshot: Snapshot | None, statement: MergeStatement
 ) -> CommitResult:
     """Change, remove and add rows of a table according to a source.
 
@@ -264,9 +341,8 @@ def merge_rows(
     domains: tuple[DomainMetadata, ...] = ()
     if snapshot is None:
         assert statement.creates is not None  # noqa: S101  the caller checked
-        configuration, domains = define_new_table(statement.creates, None)
-        snapshot = before_creation(store, configuration)
-    _begin(snapshot, statement, clock)
+        snapshot, domains = snapshot_before_creation(store, statement.creates)
+    _begin(snapshot, statement)
     if (done := statement.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
@@ -278,7 +354,7 @@ def merge_rows(
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
-            transaction = _begin(snapshot, statement, clock)
+            transaction = _begin(snapshot, statement)
             if not snapshot.exists:
                 transaction.stage_domain(*domains)
             elif not began.exists:
@@ -298,11 +374,11 @@ def merge_rows(
         return run_with_retries(merge, store, snapshot, statement)
 
 
-def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:
+def _begin(snapshot: Snapshot, statement: MergeStatement) -> Transaction:
     if snapshot.exists:
-        transaction = Transaction(snapshot.store, snapshot, clock=clock)
+        transaction = Transaction(snapshot.store, snapshot)
     else:
-        transaction = Transaction(snapshot.store, None, clock=clock)
+        transaction = Transaction(snapshot.store, None)
         transaction.stage_configuration(snapshot.configuration)
     if any(clause.action != "insert" for clause in statement.clauses):
         transaction.check_may_remove("this MERGE")

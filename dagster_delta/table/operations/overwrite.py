@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_delta.clock import now_ms
 from dagster_delta.engines.plans import RowRewrite
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile, RemoveFile
@@ -18,22 +19,89 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.partition_values import parse_partition_value
 from dagster_delta.table.log.columns import files_in_partitions
-from dagster_delta.table.operations.row_write import (
+from dagster_delta.table.operations.auto_compact import adopt_write
+from dagster_delta.table.operations.write_planning import WriteOptions, write_spec
+from dagster_delta.table.operations.write_rows import (
     DYNAMIC,
     RowWrite,
     overwrite_check,
     write_metrics,
 )
-from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import FilePlanner, read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
+    from dagster_delta.table.transaction.commit_result import AppTransaction
+    from dagster_delta.table.transaction.retries import OnConflict
     from dagster_delta.table.transaction.transaction import CommitResult
 
 PartitionKey = tuple[object, ...]
+
+
+def overwrite(
+    table: TableHandle,
+    data: object,
+    *,
+    where: str | None = None,
+    schema_mode: SchemaMode = "strict",
+    partition_by: Sequence[str] | None = None,
+    idempotency: tuple[str, int] | None = None,
+    commit_info: Mapping[str, object] | None = None,
+    engine: str | None = None,
+    properties: Mapping[str, object] | None = None,
+    progress: Sequence[AppTransaction] = (),
+    description: str | None = None,
+    sort_by: Sequence[str] = (),
+    cluster_by: Sequence[str] | None = None,
+    on_conflict: OnConflict = "retry",
+) -> CommitResult:
+    """Replace rows as one commit, creating the table if it does not exist.
+
+    Args:
+        data: as for `append`.
+        where: None replaces every row; Spark SQL replaces the rows that satisfy it, and every
+            new row must satisfy it; `dynamic` replaces the partitions of the new rows.
+        schema_mode: as for `append`; `overwrite` gives the table the schema of the data, and
+            needs `where` to be None.
+        partition_by: partition columns of a new table, or of a new schema.
+        idempotency: as for `append`.
+        commit_info: as for `append`.
+        engine: as for `append`.
+        properties: table properties of a new table.
+        progress: as for `append`.
+        description: as for `append`.
+        sort_by: as for `append`.
+        cluster_by: as for `append`.
+        on_conflict: as for `delete`. After a concurrent commit that changed the schema or the
+            properties, rows in memory and Spark frames are written again; rows that can be
+            read once cannot, which is the conflict.
+
+    Raises:
+        PartitionMismatch: a new row does not satisfy `where`.
+        SchemaMismatch, InvalidCast, ConstraintViolation, UnsupportedFeature,
+        ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
+            `append`; an append-only table is refused as an UnsupportedFeature.
+    """
+    options = WriteOptions(
+        where=where,
+        schema_mode=schema_mode,
+        partition_by=partition_by,
+        idempotency=idempotency,
+        commit_info=commit_info,
+        engine=engine,
+        properties=properties,
+        progress=progress,
+        description=description,
+        sort_by=sort_by,
+        cluster_by=cluster_by,
+        on_conflict=on_conflict,
+    )
+    write = RowWrite(table.store, data, options, now_ms)
+    return adopt_write(table, overwrite_rows(write, table._latest()), engine, data)
 
 
 def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
@@ -113,7 +181,7 @@ def _replace_rows(
     snapshot: Snapshot,
     expression: SqlExpression,
 ) -> dict[str, int | str]:
-    from dagster_delta.table.operations.row_changes import change_rows
+    from dagster_delta.table.operations.change_rows import change_rows
 
     transaction, engine = write.transaction, write.engine
     selected = select_rows(snapshot, expression, engine)

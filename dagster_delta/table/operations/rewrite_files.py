@@ -420,7 +420,7 @@ class _GroupRewriting:
                 ]
             )
         transaction.declare_row_ids_kept()
-        transaction._stage_moved(moved)  # noqa: SLF001 for this statement alone
+        transaction._stage_moved(moved)
         result = transaction.commit(
             self._rewrite.operation,
             parameters=self._rewrite.parameters,

@@ -17,8 +17,13 @@ from dagster_delta.errors import (
     CommitConflict,
     CommitRetriesExhausted,
     ConcurrentTransaction,
+    ConstraintViolation,
     InvalidArgument,
     LogGap,
+    SchemaChangeRefused,
+    SchemaMismatch,
+    UnsupportedExpression,
+    UnsupportedFeature,
     VersionNotFound,
 )
 from dagster_delta.sql.constraint import Constraint
@@ -45,6 +50,16 @@ class ConflictRetries(msgspec.Struct, frozen=True):
                 f"ConflictRetries takes at least one attempt and no negative time, not {self}"
             )
 
+
+_REFUSED_ON_A_VERSION = (
+    ConstraintViolation,
+    InvalidArgument,
+    SchemaChangeRefused,
+    SchemaMismatch,
+    UnsupportedExpression,
+    UnsupportedFeature,
+)
+"""Errors after which surely nothing is committed, and that another version may not raise."""
 
 OnConflict = Literal["retry", "fail"] | ConflictRetries
 """What a statement does after a conflict: plan again within the limits, or raise the conflict."""
@@ -115,6 +130,7 @@ def run_with_retries(
     options: StatementOptions,
     *,
     may_repeat: Callable[[_AnySnapshot], bool] = lambda _: True,
+    is_held: bool = False,
 ) -> CommitResult:
     """The result of a statement that is planned again on newer versions after conflicts.
 
@@ -127,6 +143,8 @@ def run_with_retries(
             table has that already, or another process has done the same statement meanwhile, that
             is the result.
         may_repeat: whether another attempt on a newer version can succeed.
+        is_held: whether `snapshot` may be older than the latest version. What is refused on it is
+            tried once more on the latest.
 
     Raises:
         CommitConflict: the limits are reached, or another attempt would not help.
@@ -138,7 +156,13 @@ def run_with_retries(
         try:
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
+        except _REFUSED_ON_A_VERSION:
+            newest = snapshot.update() if is_held and snapshot is not None else snapshot
+            if newest is snapshot or not may_repeat(newest):
+                raise
+            snapshot, is_held = newest, False
         except (CommitConflict, LogGap, VersionNotFound) as conflict:
+            is_held = False
             # A clean-up may delete the log of the version before the statement has read it. The
             # rows of a statement may come from another table, whose errors are not of this one.
             if not isinstance(conflict, CommitConflict) and conflict.table != store.location.uri:

@@ -32,7 +32,7 @@ from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.row_changes import change_rows
+from dagster_delta.table.operations.change_rows import change_rows
 from dagster_delta.table.read.file_planner import select_rows
 from dagster_delta.table.transaction.file_actions import added_again, store_deletion_vectors
 from dagster_delta.testing.faulty_store import Fault, FaultyStore

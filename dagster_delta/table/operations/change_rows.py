@@ -9,6 +9,8 @@ Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC F
 
 from __future__ import annotations
 
+import datetime as dt
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +18,30 @@ import msgspec
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines import DeletionVectorLoader
+from dagster_delta.engines import (
+    DeletionVectorLoader,
+    embedded_engine,
+    engine_for,
+    engine_for_changes,
+)
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
+from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
 from dagster_delta.engines.statements.constraint_check import changed_values
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.filters import at_moment, check_repeatable, parse_filter
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import SelectedRows, check_row_count, read_plan
+from dagster_delta.table.read.file_planner import (
+    SelectedRows,
+    check_row_count,
+    read_plan,
+    select_rows,
+)
 from dagster_delta.table.transaction.file_actions import (
     added_row,
     descriptor_of,
@@ -36,11 +50,13 @@ from dagster_delta.table.transaction.file_actions import (
     store_deletion_vectors,
     tombstone,
 )
-from dagster_delta.table.transaction.transaction import Transaction
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.conflicts import SelectsRows
+    from dagster_delta.table.transaction.retries import StatementOptions
 
 
 RowChangeMetrics = dict[str, int]
@@ -248,3 +264,81 @@ def _count(
 
 NO_CHANGES = _count([], [], None)
 """The metrics of a change of no row."""
+
+
+class RowStatement:
+    """One attempt of a DELETE or UPDATE, on a version."""
+
+    def __init__(
+        self,
+        name: str,
+        snapshot: Snapshot,
+        where: str | None,
+        options: StatementOptions,
+    ) -> None:
+        self._started, self._moment = time.perf_counter(), dt.datetime.now(dt.UTC)
+        self._name, self._snapshot, self._options = name, snapshot, options
+        self._asked = None if options.engine is None else engine_for(None, options.engine)
+        self._zone = (self._asked or embedded_engine()).time_zone
+        self._transaction = Transaction(snapshot.store, snapshot)
+        self._transaction.check_may_remove(f"{'an' if name == 'UPDATE' else 'a'} {name}")
+        self._where = None
+        if where is not None:
+            self._where = parse_filter(where, snapshot.schema, self._moment, self._zone)
+            check_repeatable(self._where, f"the condition of {name}")
+
+    def engine_of(self, assignments: tuple[Assignment, ...]) -> Engine:
+        """The engine that the caller or the expressions ask for."""
+        where = () if self._where is None else (self._where,)
+        expressions = (*where, *(assignment.value for assignment in assignments))
+        return self._asked or engine_for_changes(expressions, self._snapshot.store, self._zone)
+
+    def assign(self, values: Mapping[str, str]) -> tuple[tuple[Assignment, ...], Engine]:
+        """The values that an engine assigns, and this engine."""
+        configuration, schema = self._snapshot.configuration, self._snapshot.schema
+        dated = {
+            name: at_moment(sql, self._moment, schema) if isinstance(sql, str) else sql
+            for name, sql in values.items()
+        }
+        resolved = resolve_defaults(dated, configuration, schema)
+        assignments = parse_assignments(resolved, schema, zone=self._zone)
+        engine = self.engine_of(assignments)
+        if engine.casts_values:
+            resolved = resolve_defaults(dated, configuration, schema, embedded=False)
+            assignments = parse_assignments(resolved, schema, casts=False, zone=self._zone)
+        return assignments, engine
+
+    def run(
+        self,
+        engine: Engine,
+        parameters: Mapping[str, object],
+        assignments: tuple[Assignment, ...] = (),
+    ) -> CommitResult:
+        """Change the selected rows, and commit that."""
+        self._transaction.stage_applications(self._options)
+        selected = select_rows(self._snapshot, self._where, engine)
+        scanned = time.perf_counter()
+        if not selected.files.num_rows and self._options.records_nothing:
+            # As in the reference implementation, what changes nothing makes no version.
+            metrics = self._metrics(NO_CHANGES, scanned)
+            return CommitResult(self._snapshot.version, metrics, self._snapshot, skipped=True)
+        with self._transaction.created_files:
+            counts = change_rows(
+                self._transaction, selected, engine, assignments=assignments, where=self._where
+            )
+        return self._transaction.commit(
+            self._name,
+            parameters=parameters,
+            metrics=self._metrics(counts, scanned),
+            user_info=self._options.commit_info,
+        )
+
+    def _metrics(self, counts: RowChangeMetrics, scanned: float) -> dict[str, int | str]:
+        now = time.perf_counter()
+        rows = "numDeletedRows" if self._name == "DELETE" else "numUpdatedRows"
+        return {
+            **{rows if name == CHANGED_ROWS else name: count for name, count in counts.items()},
+            "executionTimeMs": round((now - self._started) * 1000),
+            "scanTimeMs": round((scanned - self._started) * 1000),
+            "rewriteTimeMs": round((now - scanned) * 1000),
+        }

@@ -1,5 +1,4 @@
-"""Rows on their way to a commit: how they are written, and what is staged beside them; and APPEND,
-which only adds rows.
+"""Rows on their way to a commit: how they are written, and what is staged beside them.
 
 Spec: Add File and Remove File; Transaction Identifiers.
 """
@@ -18,7 +17,7 @@ from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.engines.data_input import is_in_memory, without_made_up_types
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.errors import InvalidArgument, InvalidCast, TableAlreadyExists
+from dagster_delta.errors import InvalidCast
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -35,7 +34,6 @@ from dagster_delta.table.operations.write_planning import (
     plan_configuration,
     write_spec,
 )
-from dagster_delta.table.read.file_planner import select_rows
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -116,8 +114,16 @@ class RowWrite:
         self,
         attempt: Callable[[], CommitResult],
         snapshot: Snapshot | None,
+        *,
+        is_held: bool = False,
     ) -> CommitResult:
-        """The result of the first attempt without a conflict."""
+        """The result of the first attempt without a conflict.
+
+        Args:
+            attempt: stages the write in the transaction, and commits it.
+            snapshot: version of the first attempt; None where there is no table yet.
+            is_held: whether that may be older than the latest.
+        """
         created = CreatedFiles(self.store)
 
         def attempt_on(snapshot: Snapshot | None) -> CommitResult:
@@ -128,11 +134,8 @@ class RowWrite:
             return attempt()
 
         self._is_read = self.written is not None
-        # A new schema is that of the rows.
-        replaces = self.options.schema_mode == "overwrite"
-        known = StructType(()) if snapshot is None or replaces else snapshot.schema
         if snapshot is not None:
-            self.data = without_made_up_types(self.data, known)
+            self.data = without_made_up_types(self.data, self._known_schema(snapshot))
 
         def may_repeat(newest: Snapshot | None) -> bool:
             planned = self._planned_configuration(newest, self.data_schema)
@@ -142,13 +145,19 @@ class RowWrite:
                 # What was read of a reader is gone.
                 return not self._is_read
             rows = self.engine.rows_of(self._source)
-            self.data, self.written = without_made_up_types(rows, known), None
+            self.data = without_made_up_types(rows, self._known_schema(newest))
+            self.written = self._data_schema = None
             created.delete()
             return True
 
         with created:
             done = run_with_retries(
-                attempt_on, self.store, snapshot, self.options, may_repeat=may_repeat
+                attempt_on,
+                self.store,
+                snapshot,
+                self.options,
+                may_repeat=may_repeat,
+                is_held=is_held,
             )
         # Files remain only if another process has done the same write.
         created.delete()
@@ -229,6 +238,12 @@ class RowWrite:
             keeps_files=True,
         )
 
+    def _known_schema(self, snapshot: Snapshot | None) -> StructType:
+        """The schema that the rows are for; without columns if it is to be their own."""
+        if snapshot is None or self.options.schema_mode == "overwrite":
+            return StructType(())
+        return snapshot.schema
+
     def _planned_configuration(
         self, snapshot: Snapshot | None, schema: StructType
     ) -> TableConfiguration:
@@ -251,44 +266,6 @@ class RowWrite:
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",
         )
-
-
-def append_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
-    """Add rows; without a snapshot, the same commit creates the table.
-
-    After any error but CommitStateUnknown nothing was committed, and new data files are deleted if
-    the store allows.
-    """
-    if write.options.schema_mode == "overwrite":
-        raise InvalidArgument(
-            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
-        )
-
-    def append() -> CommitResult:
-        if write.options.absent is not None and write.transaction.snapshot is not None:
-            _depend_on_absence(write, write.transaction.snapshot, write.options.absent)
-        configuration = write.stage_configuration()
-        written = write.write_rows(configuration)
-        return write.commit(configuration, {"mode": "Append"}, write_metrics(written))
-
-    return write.run(append, snapshot)
-
-
-def _depend_on_absence(write: RowWrite, snapshot: Snapshot, where: str) -> None:
-    """Make sure that no row satisfies a condition, and that no concurrent commit adds one."""
-    from dagster_delta.table.operations.row_changes import selection
-
-    expression = write.parse_condition(where, snapshot, "the condition of the append")
-    selected = select_rows(snapshot, expression, write.engine)
-    if selected.files.num_rows:
-        raise TableAlreadyExists(
-            f"the table has rows for which {where} holds, and this append is for a table "
-            "without any",
-            table=write.store.location.uri,
-            version=snapshot.version,
-        )
-    selects = selection(write.transaction, write.engine, expression)
-    write.transaction.depend_on(selected.reads, selects=selects)
 
 
 def _files_fit(written_for: TableConfiguration | None, planned: TableConfiguration) -> bool:
