@@ -208,7 +208,7 @@ DELETES = {
     "streaming/data_source.py": "files that the tasks of this write reported",
     "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
     "table/transaction/transaction.py": "files written for this commit, which is not in the log",
-    "table/operations/row_write.py": "rows of an attempt to write that was given up",
+    "table/operations/write_rows.py": "rows of an attempt to write that was given up",
     "table/operations/drop_table.py": "all files of a table that is dropped",
     "table/operations/rewrite_files.py": "files of an attempt to rewrite that was given up",
     "table/operations/vacuum.py": "VACUUM",
