@@ -95,6 +95,7 @@ def test_the_latest_version_is_reported_if_its_commit_was_cleaned_up(tmp_path: P
     assert (metadata["delta/version"], metadata["dagster/row_count"]) == (0, 2)
 
 
+@pytest.mark.spark
 def test_a_job_of_spark_submit_reports_its_commit(lake: Lake, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SUBMITTED)
