@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from benchmarks._cloud_servers import slow_cloud
 from dagster_delta import DeltaTable, register_delta_log
+from dagster_delta.engines import run_query
 from dagster_delta.engines.spark.session.session import local_spark_session
-from dagster_delta.orchestration.io.sql_assets import run_query
 from tests.reference.jars import hadoop_class_path
 
 if TYPE_CHECKING:

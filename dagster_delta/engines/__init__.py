@@ -6,6 +6,7 @@ Tested by `tests/engines`, and by `tests/conformance` on both engines.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,23 +26,84 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.engines.data_input import to_reader, to_table_types
     from dagster_delta.engines.engine import Engine
+    from dagster_delta.engines.memory_budget import size_bytes
     from dagster_delta.engines.spark.engine import SparkEngine
+    from dagster_delta.engines.spark.executor_reports import counting_written_bytes
+    from dagster_delta.engines.spark.session.session import (
+        is_connect,
+        local_settings,
+        local_spark_session,
+        naming_lost_session,
+        running_session,
+        session_conf,
+        settings_without_effect,
+        ship_package,
+    )
+    from dagster_delta.engines.spark.session.shared_server import (
+        join_shared_server,
+        stop_shared_server,
+    )
+    from dagster_delta.engines.sql_query import REGISTERED, run_query
+    from dagster_delta.engines.statements.merge_clauses import ClauseText
+    from dagster_delta.engines.statements.source_rows import SourceRows
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
 
+_MODULES = {
+    "data_input": "to_reader to_table_types",
+    "memory_budget": "size_bytes",
+    "spark.executor_reports": "counting_written_bytes",
+    "spark.session.session": (
+        "is_connect local_settings local_spark_session naming_lost_session running_session "
+        "session_conf settings_without_effect ship_package"
+    ),
+    "spark.session.shared_server": "join_shared_server stop_shared_server",
+    "sql_query": "REGISTERED run_query",
+    "statements.merge_clauses": "ClauseText",
+    "statements.source_rows": "SourceRows",
+}
+"""Names that are imported when they are first used, by module."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
 __all__ = [
+    "REGISTERED",
+    "ClauseText",
     "DeletionVectorLoader",
+    "SourceRows",
     "active_spark_session",
+    "counting_written_bytes",
     "embedded_engine",
     "engine_for",
     "engine_for_changes",
+    "is_connect",
     "is_spark_frame",
+    "join_shared_server",
+    "local_settings",
+    "local_spark_session",
+    "naming_lost_session",
+    "run_query",
+    "running_session",
+    "session_conf",
     "session_time_zone",
+    "settings_without_effect",
+    "ship_package",
+    "size_bytes",
     "spark_engine",
+    "stop_shared_server",
+    "to_reader",
+    "to_table_types",
     "universal_engine",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
 
 find_zone_by(lambda: session_time_zone())
 

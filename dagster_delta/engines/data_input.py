@@ -158,6 +158,23 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     )
 
 
+def to_table_types(data: object, *, name: str) -> pa.RecordBatchReader:
+    """A `pyarrow.RecordBatchReader` over the rows in the types of a table that is made for them.
+
+    Raises:
+        As `to_reader` does, and while the rows are read.
+        SchemaMismatch: a column has a type that no Delta type holds; `name` is that of the rows.
+    """
+    # Imported late: most data is converted when files of a known schema are written.
+    from dagster_delta.parquet.store_assignment import assign_batches
+    from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+
+    reader = to_reader(data)
+    schema = from_arrow_schema(reader.schema)
+    batches = assign_batches(reader, schema, table=name)
+    return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches)
+
+
 _Foreign: TypeAlias = Any
 """A value of a library that may not be installed, known by its methods."""
 

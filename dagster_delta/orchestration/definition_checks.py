@@ -34,9 +34,8 @@ from dagster_delta.orchestration.table_metadata import (
     columns_from_log,
     definition_metadata,
 )
-from dagster_delta.sql.parser import parse_syntax
-from dagster_delta.sql.tokens import GrammarUnknown
-from dagster_delta.storage.locations import canonical_uri, local_root, scheme_of
+from dagster_delta.storage import canonical_uri, local_root, scheme_of
+from dagster_delta.table.spelling import check_syntax
 
 _log = logging.getLogger(__name__)
 
@@ -168,9 +167,7 @@ def _check_sql(texts: Iterable[str | None], owner: str) -> None:
     """Refuse what is no Spark SQL; Spark may know what is outside of the grammar known here."""
     for text in filter(None, texts):
         try:
-            parse_syntax(text)
-        except GrammarUnknown:
-            continue
+            check_syntax(text)
         except InvalidArgument as error:
             raise InvalidArgument(f"{owner}: {error.message}") from error
 

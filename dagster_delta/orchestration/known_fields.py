@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.nearest_name import misspelled_name, nearest_name
-from dagster_delta.storage.locations import check_no_password, check_place, resolve_variable
+from dagster_delta.storage import check_no_password, check_place, resolve_variable
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.read.watch import LogCursor, data_version, last_data_change
+from dagster_delta.table.spelling import sql_type_name
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext, PipesMetadataRawValue, PipesMetadataValue

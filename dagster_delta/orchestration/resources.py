@@ -22,7 +22,7 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     refuse_mask,
 )
-from dagster_delta.storage.locations import resolve_variable
+from dagster_delta.storage import resolve_variable
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -128,13 +128,13 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         it. Without this call it ends after `idle_minutes`.
         """
         if self.shared:
-            from dagster_delta.engines.spark.session.shared_server import stop_shared_server
+            from dagster_delta.engines import stop_shared_server
 
             stop_shared_server(self._shared_settings())
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to provide your own session."""
-        from dagster_delta.engines.spark.session.session import (
+        from dagster_delta.engines import (
             is_connect,
             running_session,
             ship_package,
@@ -168,7 +168,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         """The session of this process on the shared server."""
         if os.name != "posix":
             raise InvalidArgument("shared=True needs file locks that Windows does not have")
-        from dagster_delta.engines.spark.session.shared_server import join_shared_server
+        from dagster_delta.engines import join_shared_server
 
         joined = join_shared_server(self._shared_settings(), idle_minutes=self.idle_minutes)
         what = "Started" if joined.is_new else "Joined"
@@ -182,7 +182,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         return joined.session
 
     def _shared_settings(self) -> dict[str, str]:
-        from dagster_delta.engines.spark.session.session import local_settings
+        from dagster_delta.engines import local_settings
 
         cores = _local_cores(self.master)
         defaults = {"spark.sql.session.timeZone": "UTC"} if cores is None else local_settings(cores)
@@ -192,7 +192,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
     def _start(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from dagster_delta.engines.spark.session.session import local_spark_session
+        from dagster_delta.engines import local_spark_session
 
         # The workers' Python needs this package, and `python3` may be another one; a Connect server
         # that is started here inherits it too.
@@ -218,7 +218,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
         """Warn once per process about settings that the running session can no longer change."""
-        from dagster_delta.engines.spark.session.session import settings_without_effect
+        from dagster_delta.engines import settings_without_effect
 
         wanted = dict(late)
         if self.remote is None and self.master != _ANY_MASTER:

@@ -16,15 +16,12 @@ from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord,
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType, fold_name
-from dagster_delta.protocol.statistics.bounds import partition_column
-from dagster_delta.protocol.statistics.statistics import leaves_with_statistics
-from dagster_delta.protocol.values.arrow_values import python_rows, python_value
+from dagster_delta.python_values import python_rows, python_value
+from dagster_delta.table.read.log_facts import column_bounds
 from dagster_delta.table.read.snapshot import Snapshot
 
 Row: TypeAlias = Mapping[str, Any]
 """Values by column."""
-
-_Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 _SCHEMA = TableSchema(
     [TableColumn("column"), TableColumn("min"), TableColumn("max"), TableColumn("nulls", "integer")]
@@ -133,7 +130,9 @@ def column_statistics(snapshot: Snapshot, masked: Collection[str]) -> TableMetad
     rows = snapshot.statistics([])
     is_exact = pc.min(rows["tight_bounds"]).as_py() is not False
     records = []
-    for name, minimums, maximums, nulls in _of_files(snapshot, snapshot.schema.names[:MAX_COLUMNS]):
+    for name, minimums, maximums, nulls in column_bounds(
+        snapshot, snapshot.schema.names[:MAX_COLUMNS]
+    ):
         # A file of nulls has no bounds.
         needed = pc.fill_null(pc.not_equal(nulls, rows["num_records"]), fill_value=True)
         bounds = (
@@ -146,26 +145,3 @@ def column_statistics(snapshot: Snapshot, masked: Collection[str]) -> TableMetad
         count = pc.sum(nulls, skip_nulls=False).as_py() if is_exact else None
         records.append(TableRecord({"column": name, "min": least, "max": greatest, "nulls": count}))
     return MetadataValue.table(records, _SCHEMA)
-
-
-def _of_files(
-    snapshot: Snapshot, names: Sequence[str]
-) -> Iterator[tuple[str, _Values, _Values, _Values]]:
-    """Minimum, maximum and nulls of each column in each file, null if unknown."""
-    configuration = snapshot.configuration
-    values = snapshot.live_files(["partition_values"])["partition_values"]
-    leaves = leaves_with_statistics([(name,) for name in names], configuration)
-    statistics = snapshot.statistics(list(leaves.values()))
-    positions = {path[0]: index for index, path in enumerate(leaves)}
-    for name in names:
-        if name in configuration.partition_columns:
-            of_files = partition_column(name, configuration, values)
-            nulls = pc.if_else(pc.is_null(of_files), statistics["num_records"], 0)
-            yield name, of_files, of_files, nulls
-        elif name in positions:
-            index = positions[name]
-            found = (statistics[f"{part}.{index}"] for part in ("min", "max", "null_count"))
-            yield name, *found
-        else:
-            unknown = pa.nulls(len(values), pa.int64())
-            yield name, unknown, unknown, unknown

@@ -21,9 +21,8 @@ from dagster_shared.check import CheckError
 from msgspec.structs import replace
 from pydantic import Field
 
-from dagster_delta.engines.spark.session.active_session import active_spark_session
+from dagster_delta.engines import active_spark_session
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.plan_report import table_cell
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.maintenance.jobs import job_on_one_table, report_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
@@ -43,6 +42,7 @@ from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.spelling import table_cell
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations.column_change import (

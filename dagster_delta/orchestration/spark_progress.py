@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from dagster import MetadataValue
 
-from dagster_delta.engines import is_spark_frame
-from dagster_delta.engines.spark.executor_reports import counting_written_bytes
+from dagster_delta.engines import counting_written_bytes, is_spark_frame
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.resources import APPLICATION_ID, HISTORY_SERVER_URL
 
@@ -69,7 +68,7 @@ def watch_spark(
     if not is_spark_frame(data) or type(session).__name__ != "SparkSession":
         yield metadata
         return
-    from dagster_delta.engines.spark.session.session import naming_lost_session
+    from dagster_delta.engines import naming_lost_session
 
     with naming_lost_session():
         with counting_written_bytes() as written, _reporting(session, metadata, log, every_seconds):
@@ -119,7 +118,7 @@ def _reporting(
 
 def _history_link(session: SparkSession) -> RawMetadata:
     """URL of the application after its process has ended, if known."""
-    from dagster_delta.engines.spark.session.session import is_connect, session_conf
+    from dagster_delta.engines import is_connect, session_conf
 
     errors: tuple[type[Exception], ...] = (AttributeError, *_spark_errors())
     try:
@@ -146,7 +145,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 
 def _watch_of(session: SparkSession) -> _Watch:
-    from dagster_delta.engines.spark.session.session import is_connect
+    from dagster_delta.engines import is_connect
 
     if is_connect(session):
         return _ConnectWatch(session)

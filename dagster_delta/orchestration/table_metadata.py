@@ -18,17 +18,16 @@ from typing import Any
 import dagster as dg
 
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
-from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.sql.types import sql_type_name
-from dagster_delta.storage.locations import canonical_uri, holds_password, local_root, scheme_of
+from dagster_delta.storage import canonical_uri, holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log.commit_summary import CommitSummary, rows_by_deed
-from dagster_delta.table.operations.clustering import table_clustering
+from dagster_delta.table.operations.clustering import clustering_names
 from dagster_delta.table.read.history import HistoryEntry, latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor, data_version, last_data_change
+from dagster_delta.table.spelling import sql_type_name
+from dagster_delta.table.table_discovery import DeclaredTable
 
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
@@ -111,7 +110,7 @@ def columns_from_log(
     """
     try:
         snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
-        return dg.MetadataValue.table_schema(table_schema(snapshot.configuration))
+        return dg.MetadataValue.table_schema(table_schema(snapshot))
     except TableNotFound:
         return None
     except (DeltaError, OSError) as error:
@@ -119,10 +118,11 @@ def columns_from_log(
         return None
 
 
-def table_schema(configuration: TableConfiguration) -> dg.TableSchema:
+def table_schema(table: Snapshot | DeclaredTable) -> dg.TableSchema:
     """The columns of a table with their types in SQL, which the UI has icons for, nullability,
     comments and constraints.
     """
+    configuration = table.configuration
     invariants = dict(configuration.invariants)
     columns = [
         dg.TableColumn(
@@ -158,13 +158,11 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> R
             ),
             "dagster/table_name": table_name,
             "dagster/uri": uri,
-            "dagster/column_schema": dg.MetadataValue.table_schema(
-                table_schema(snapshot.configuration)
-            ),
+            "dagster/column_schema": dg.MetadataValue.table_schema(table_schema(snapshot)),
             DETAILS: {
                 "description": snapshot.metadata.description,
                 "partition_columns": ", ".join(snapshot.configuration.partition_columns),
-                "clustering_columns": ", ".join(map(dotted, table_clustering(snapshot) or ())),
+                "clustering_columns": ", ".join(clustering_names(snapshot)),
             },
         }
     )

@@ -19,8 +19,8 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.protocol.values.partition_values import java_number
+from dagster_delta.python_values import python_value
 
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
@@ -219,7 +219,7 @@ def _round_decimals(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.
 def _decimals_from_floats(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.Array:
     """Round the shortest decimal text of each double, as Spark does, not its binary value."""
     # Imported late: few columns need it.
-    from dagster_delta.sql.text_conversion import text_conversion
+    from dagster_delta.sql.text_columns import text_conversion
 
     conversion = text_conversion(DecimalType(target.precision, target.scale))
     assert conversion is not None  # noqa: S101  of every decimal

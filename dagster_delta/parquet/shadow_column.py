@@ -38,9 +38,9 @@ from dagster_delta.protocol.schema import (
     inner_types,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.protocol.values.arrow_values import python_value
+from dagster_delta.python_values import python_value
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.text_conversion import text_conversion
+from dagster_delta.sql.text_columns import text_conversion
 from dagster_delta.sql.types import STRING, is_integral, sql_type_name
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from dagster_delta.protocol.values.arrow_schema import (
     to_arrow_schema,
     to_arrow_type,
 )
-from dagster_delta.protocol.values.arrow_values import null_scalar, python_value
+from dagster_delta.protocol.values.arrow_values import null_scalar
+from dagster_delta.python_values import python_value
 from dagster_delta.sql.types import sql_type_name
 
 MAX_BATCH_ROWS = 131_072

@@ -99,7 +99,7 @@ def cast_sql(operand: str, source: DataType, target: DataType) -> str:
 
 
 def reads_text(source: DataType, target: DataType) -> bool:
-    """Whether a function of `text_conversion` computes a cast: DuckDB reads other texts."""
+    """Whether a function of `text_columns` computes a cast: DuckDB reads other texts."""
     return (cast_kind(source), cast_kind(target)) in _OF_TEXT
 
 

@@ -38,7 +38,7 @@ from dagster_delta.sql.casts import (
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
 from dagster_delta.sql.functions.time_zones import FUNCTIONS_OF_ZONES, ZONE_FUNCTIONS
 from dagster_delta.sql.functions.whitelist import WHITELIST
-from dagster_delta.sql.text_conversion import FUNCTIONS_OF_TEXT
+from dagster_delta.sql.text_columns import FUNCTIONS_OF_TEXT
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
 from dagster_delta.sql.types import (
     DATE,

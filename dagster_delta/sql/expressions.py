@@ -68,7 +68,7 @@ class SqlExpression:
         if self.known is not None:
             return self.known
         # The grammar and the functions are imported for the first expression, not by every write.
-        from dagster_delta.sql.typed_tree import typed_tree
+        from dagster_delta.sql.analysis import typed_tree
 
         return typed_tree(self.sql, self.schema, self.zone)
 

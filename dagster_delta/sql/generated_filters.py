@@ -137,7 +137,7 @@ def _derive(operator: str, constants: list[_Value], derivation: _Derivation) -> 
 def _derivations(
     fields: list[StructField], configuration: TableConfiguration
 ) -> Iterator[_Derivation]:
-    from dagster_delta.sql.typed_tree import typed_tree
+    from dagster_delta.sql.analysis import typed_tree
 
     parts: dict[Column, dict[str, Column]] = {}
     for field in fields:

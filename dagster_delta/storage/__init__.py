@@ -9,10 +9,32 @@ import os
 from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.locations import check_no_password, resolve_variable, scheme_of
+from dagster_delta.storage.locations import (
+    canonical_uri,
+    check_no_password,
+    check_place,
+    holds_password,
+    local_root,
+    resolve_variable,
+    scheme_of,
+)
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.scratch import scratch_directory
 
-__all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
+__all__ = [
+    "ObjectMeta",
+    "ObjectStore",
+    "StoreLocation",
+    "canonical_uri",
+    "check_no_password",
+    "check_place",
+    "holds_password",
+    "local_root",
+    "open_store",
+    "resolve_variable",
+    "scheme_of",
+    "scratch_directory",
+]
 
 
 def open_store(

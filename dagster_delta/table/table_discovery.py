@@ -9,9 +9,25 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from dagster_delta.errors import StorageFailure
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.storage import open_store
+
+
+class DeclaredTable(msgspec.Struct, frozen=True, array_like=True):
+    """What a table declares, in a form that can be stored."""
+
+    protocol: Protocol
+    metadata: Metadata
+
+    @property
+    def configuration(self) -> TableConfiguration:
+        """The same as what the table is read by."""
+        return TableConfiguration(self.protocol, self.metadata)
 
 
 def find_tables(root: str, storage_options: Mapping[str, object] | None = None) -> list[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.evolution.type_spelling import parse_type
-from dagster_delta.sql.text_conversion import TextConversion, text_conversion
+from dagster_delta.sql.text_columns import TextConversion, text_conversion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

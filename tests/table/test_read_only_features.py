@@ -80,7 +80,7 @@ def test_geospatial_columns_are_read_as_wkb_with_their_type(feature: str) -> Non
     row = {"id": 1, "g": POINT, "h": POINT, "s": {"g": POINT}, "xs": [POINT, None]}
     assert rows.to_pylist() == [row]
     assert str(snapshot.schema.field("h").data_type) == GEOGRAPHY
-    shown = {column.name: column.type for column in table_schema(snapshot.configuration).columns}
+    shown = {column.name: column.type for column in table_schema(snapshot).columns}
     assert (shown["g"], shown["h"], shown["xs"]) == (GEOMETRY, GEOGRAPHY, f"array<{GEOMETRY}>")
     for field in (rows.schema.field("g"), rows.schema.field("s").type.field("g")):
         assert (field.type, field.metadata[b"delta.type"]) == (pa.binary(), GEOMETRY.encode())

@@ -27,7 +27,7 @@ from dagster_delta.parquet.opened_file import BATCH_BYTES
 from dagster_delta.parquet_format.reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:

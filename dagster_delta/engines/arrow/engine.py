@@ -23,7 +23,7 @@ from dagster_delta.engines.plans import (
 )
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.python_values import python_rows
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage.object_store import ObjectStore
 

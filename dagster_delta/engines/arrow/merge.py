@@ -67,7 +67,7 @@ from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_rows
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.python_values import python_rows
 from dagster_delta.sql.evaluator import Columns, Evaluator
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import python_value
+from dagster_delta.python_values import python_value
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.typed import quote
 

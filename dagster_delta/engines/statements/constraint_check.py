@@ -21,7 +21,7 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.python_values import python_rows
 from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.typed import quote

@@ -70,6 +70,11 @@ class SourceRows:
         return found
 
     @property
+    def arrow_schema(self) -> pa.Schema:
+        """The `pa.Schema` of the rows."""
+        return self._arrow_schema
+
+    @property
     def num_rows(self) -> int:
         """Number of rows."""
         return int(self._starts[-1])

@@ -40,8 +40,8 @@ from dagster_delta.orchestration.row_tables import check_masked_columns, row_tab
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import op_name
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.spelling import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ def delta_asset_checks(
         )
     rules |= _expectation_rules(unique, row_count, freshness, health)
     if schema is not None:
-        declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
+        declared = schema_of(schema)
         rules["delta_schema"] = (
             "The columns and their types match the declaration.",
             lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),

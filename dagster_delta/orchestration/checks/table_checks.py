@@ -27,7 +27,7 @@ from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType, fold_name
-from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.python_values import python_rows
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.operations.write_planning import table_constraints

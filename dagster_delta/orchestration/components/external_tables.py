@@ -19,7 +19,6 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import Field
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.orchestration.components.delta_component import (
@@ -56,10 +55,10 @@ from dagster_delta.orchestration.sensors.sensors import (
 from dagster_delta.orchestration.sensors.table_watcher import AssetEventKind
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_schema
-from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.spelling import schema_of
+from dagster_delta.table.table_discovery import DeclaredTable
 
 _log = logging.getLogger(__name__)
 
@@ -295,7 +294,7 @@ class CheckOptions(DeltaAttributes):
         if self.freshness is not None:
             options["freshness"] = dt.timedelta(**self.freshness)
         if self.columns:
-            options["schema"] = schema_of_types(self.columns)
+            options["schema"] = schema_of(self.columns)
         return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
 
 
@@ -559,7 +558,7 @@ class Discovery(msgspec.Struct, frozen=True):
 
     root: str
     """Location of the root, in its store's spelling."""
-    tables: dict[str, tuple[Protocol, Metadata] | None]
+    tables: dict[str, DeclaredTable | None]
     """By location: what the latest version declares; None if the table could not be opened."""
 
 
@@ -575,25 +574,23 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _declared(uri: str, storage_options: Mapping[str, object]) -> tuple[Protocol, Metadata] | None:
+def _declared(uri: str, storage_options: Mapping[str, object]) -> DeclaredTable | None:
     try:
         table = DeltaTable(uri, storage_options=storage_options)
-        declared = table.protocol(), table.metadata()
-        table_schema(TableConfiguration(*declared))
+        declared = DeclaredTable(table.protocol(), table.metadata())
+        table_schema(declared)
     except DeltaError as error:
         _log.warning("the columns of %s stay unknown: %s", uri, error)
         return None
     return declared
 
 
-def _discovered_spec(
-    key: dg.AssetKey, uri: str, declared: tuple[Protocol, Metadata] | None
-) -> dg.AssetSpec:
+def _discovered_spec(key: dg.AssetKey, uri: str, declared: DeclaredTable | None) -> dg.AssetSpec:
     if declared is None:
         return delta_asset_spec(key, uri)
-    columns = table_schema(TableConfiguration(*declared))
+    columns = table_schema(declared)
     shown: RawMetadata = {"dagster/column_schema": dg.MetadataValue.table_schema(columns)}
-    return delta_asset_spec(key, uri, description=declared[1].description, metadata=shown)
+    return delta_asset_spec(key, uri, description=declared.metadata.description, metadata=shown)
 
 
 def path_below(root: str, uri: str) -> str:

@@ -90,9 +90,9 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_ar
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.sql.typed import quote
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.spelling import quote
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.asset_options import AssetReference

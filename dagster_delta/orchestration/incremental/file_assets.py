@@ -24,13 +24,13 @@ from msgspec.structs import replace
 from pydantic import Field
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines import to_table_types
 from dagster_delta.errors import (
     ConcurrentTransaction,
     InvalidArgument,
     MetadataChanged,
     ProtocolChanged,
 )
-from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.incremental.file_rows import FileFormat, FileOptions, NewColumns
 from dagster_delta.orchestration.incremental.landing_files import (
     CheckedFiles,
@@ -64,9 +64,8 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_ar
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted, first_names
 from dagster_delta.orchestration.quarantine import Load, Quarantine, QuarantinedRow
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.parquet.store_assignment import assign_batches
-from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.spelling import arrow_schema_of
 from dagster_delta.table.transaction.commit_result import (
     LOADED_FILE_PREFIX,
     NOT_FOLLOWED,
@@ -161,7 +160,7 @@ def delta_files_asset(
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
     options, named = plain_options(storage_options), names_of(keys)
-    types = None if columns is None else to_arrow_schema(schema_of_types(columns))
+    types = None if columns is None else arrow_schema_of(columns)
     read = FileOptions(format, types, delimiter, named, encoding)
     zone = LandingZone(
         source, options, minimum_age_seconds, read, new_columns, on_bad_rows, on_bad_files
@@ -458,7 +457,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
     if not load.new.files:
         return replace(nothing_written(write, load.nothing_new), metadata=load.metadata())
     checked = load.new.check(
-        pa.schema([]) if table is None else to_arrow_schema(table.schema),
+        pa.schema([]) if table is None else arrow_schema_of(table.schema),
         evolves=write.options.schema_mode in {"merge", "overwrite"},
     )
     load = load.without(checked.bad_files)
@@ -483,9 +482,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
 
 def _last_rows(reader: pa.RecordBatchReader, keys: Sequence[str], asset: str) -> pa.Table:
     """The last of the rows with the same values in the keys, in the types of a table."""
-    schema = from_arrow_schema(reader.schema)
-    batches = assign_batches(reader, schema, table=f"the files of {asset}")
-    rows = pa.Table.from_batches(batches, to_arrow_schema(schema))
+    rows = to_table_types(reader, name=f"the files of {asset}").read_all()
     keys = keys_of_rows(rows.column_names, keys, rows=f"the files of {asset}")
     # Lines of JSON may lack the keys; only the last of them would be left.
     nulls = [rows[key].is_null() for key in keys]

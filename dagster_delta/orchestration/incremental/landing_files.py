@@ -24,8 +24,7 @@ from dagster_delta.orchestration.incremental.file_rows import (
 )
 from dagster_delta.orchestration.io.asset_writer import joined_schema
 from dagster_delta.orchestration.metadata_keys import counted
-from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
-from dagster_delta.storage.locations import canonical_uri
+from dagster_delta.storage import ObjectMeta, ObjectStore, canonical_uri, open_store
 
 OnBadRows = Literal["fail", "quarantine"]
 """What happens to a row that cannot be read, or has a value that does not fit its column."""

@@ -15,28 +15,25 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.engines import SourceRows
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
-from dagster_delta.protocol.features.change_data import (
+from dagster_delta.protocol.schema import fold_name
+from dagster_delta.python_values import python_rows
+from dagster_delta.storage import scratch_directory
+from dagster_delta.table.read.change_data_feed import (
+    CHANGE_COLUMNS,
     CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
     COMMIT_VERSION_COLUMN,
-    feed_configuration,
+    ChangeDataFeed,
+    feed_schema,
 )
-from dagster_delta.protocol.schema import fold_name
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import python_rows
-from dagster_delta.storage.scratch_directory import scratch_directory
-from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import RowFrames, Scan
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
-
-CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
-"""Columns that follow those of the upstream table."""
 
 ACTION_COLUMN = "_change_type"
 """Instead of the columns of the feed: `UPSERT` or `DELETE`."""
@@ -134,9 +131,7 @@ class UpstreamChanges(RowFrames):
             DataFileMissing, InvalidTable, UnsupportedExpression, StorageFailure: as
                 `ChangeDataFeed.to_batches` does.
         """
-        configuration = feed_configuration(self.snapshot.configuration, has_change_type=True)
-        schema = to_arrow_schema(configuration.schema)
-        schema = pa.schema([schema.field(name) for name in (*self.columns, *CHANGE_COLUMNS)])
+        schema = feed_schema(self.snapshot, self.columns)
         changes = chain.from_iterable(feed.to_batches() for feed in self._feeds)
         batches = self._every_row(schema) if self.is_full_refresh else changes
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -184,7 +179,7 @@ def net_changes(
     with ExitStack() as stack:
         directory = stack.enter_context(scratch_directory("delta-changes-"))
         source = SourceRows(changes, directory, memory_bytes=0)
-        given = to_arrow_schema(source.schema)
+        given = source.arrow_schema
         keys = _check_columns(given.names, keys, asset=asset)
         found = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
         tables = [given.empty_table(), *found]

@@ -27,7 +27,7 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeType,
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
-from dagster_delta.storage.locations import resolve_variable
+from dagster_delta.storage import resolve_variable
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]

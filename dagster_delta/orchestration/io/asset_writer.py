@@ -60,7 +60,7 @@ from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.python_values import python_rows
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import check_widening
 from dagster_delta.table.transaction.retries import StatementOptions

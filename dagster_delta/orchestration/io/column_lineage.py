@@ -19,8 +19,8 @@ from sqlglot.lineage import Node, lineage
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import build_scope, traverse_scope
 
+from dagster_delta.engines import REGISTERED
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.sql.duckdb_sql import REGISTERED
 
 
 class UpstreamColumns(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dagster import Config
 from pydantic import Field
 
-from dagster_delta.engines.statements.merge_clauses import ClauseText
+from dagster_delta.engines import ClauseText
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.protocol.schema import fold_name
-from dagster_delta.sql.typed import quote
+from dagster_delta.table.spelling import quote
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations.merge import MergeBuilder

@@ -19,7 +19,7 @@ from dagster_delta._version import __version__
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.observers import TableObserver
 from dagster_delta.orchestration.io.run_facts import run_facts, step_notes
-from dagster_delta.storage.locations import canonical_uri
+from dagster_delta.storage import canonical_uri
 from dagster_delta.table.read.history import history
 
 if TYPE_CHECKING:

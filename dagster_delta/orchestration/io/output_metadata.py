@@ -42,12 +42,13 @@ from dagster_delta.orchestration.table_metadata import (
     history_metadata,
     table_metadata,
 )
-from dagster_delta.sql.skipping import skip_files
 from dagster_delta.table.log.commit_summary import rows_by_deed
+from dagster_delta.table.read.log_facts import whole_files
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
-    from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -259,19 +260,14 @@ def _partition_figures(
     """
     if len(selection.keys) * snapshot.num_files > _MAX_COMPARISONS:
         return {}
-    files = snapshot.live_files(["partition_values", "size_bytes"])
+    files = snapshot.live_files(["size_bytes"])
     rows = snapshot.record_counts()
     figures = {}
     for key, single in single_partitions(selection).items():
-        predicate = _predicate(snapshot, single)
-        if predicate is None:
+        own = _own_files(snapshot, single)
+        if own is None:
             continue
-        values = files["partition_values"]
-        found = skip_files(predicate, snapshot.configuration, values, snapshot.statistics)
-        if not found.may_match.equals(found.only_matches):
-            continue
-        counts = rows.filter(found.may_match)
-        sizes = files["size_bytes"].filter(found.may_match)
+        counts, sizes = rows.filter(own), files["size_bytes"].filter(own)
         figures[key] = {
             "delta/partition_files": len(counts),
             "delta/partition_size_bytes": int(pc.sum(sizes).as_py() or 0),
@@ -281,13 +277,14 @@ def _partition_figures(
     return figures
 
 
-def _predicate(snapshot: Snapshot, selection: PartitionSelection) -> Typed | None:
+def _own_files(snapshot: Snapshot, selection: PartitionSelection) -> pa.BooleanArray | None:
+    """Which live files hold the rows of a selection; None if one may hold others too."""
     try:
-        where = snapshot.scan(where=partition_condition(selection, snapshot.schema)).where
+        scan = snapshot.scan(where=partition_condition(selection, snapshot.schema))
     except (InvalidArgument, SchemaMismatch):
         # A column may distinguish all partitions of the run together, and not each of them.
         return None
-    return None if where is None else where.typed
+    return whole_files(scan)
 
 
 def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMetadata:

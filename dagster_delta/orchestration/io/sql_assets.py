@@ -3,28 +3,21 @@
 # No `from __future__ import annotations`: Dagster reads the annotations of assets itself.
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import dagster as dg
 import pyarrow as pa
 
-from dagster_delta.engines.data_input import to_reader
-from dagster_delta.engines.memory_budget import size_bytes
+from dagster_delta.engines import REGISTERED, size_bytes
+from dagster_delta.engines import run_query as run_query
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of, check_choice
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
-from dagster_delta.sql.duckdb_sql import REGISTERED, SEALED_CONFIG
-from dagster_delta.storage.scratch_directory import scratch_directory
-from dagster_delta.table.read.scan import Scan
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.batch_dataset import BatchDataset
 
 
 @checked_arguments(dg.asset)
@@ -186,65 +179,3 @@ def _lineage(
         for upstream in tables.values()
     }
     return found
-
-
-def run_query(
-    sql: str, tables: Mapping[str, Scan | pa.Table], *, name: str, memory_bytes: int
-) -> pa.RecordBatchReader:
-    """The result of a query in DuckDB's SQL as a `pa.RecordBatchReader`, computed while it is
-    consumed.
-
-    Columns and filters of the query are pushed down into the scans. HUGEINT (the type of integer
-    sums) becomes BIGINT, and timestamps are in UTC. Sorts, joins and aggregates beyond
-    `memory_bytes` go to disk. What DuckDB refuses is an error here; a value that fails, while
-    reading.
-    """
-    import duckdb
-
-    datasets = {
-        table: scan if isinstance(scan, pa.Table) else scan.duckdb_dataset()
-        for table, scan in tables.items()
-    }
-    with ExitStack() as stack:
-        stack.enter_context(_errors_of_query(name, datasets))
-        directory = stack.enter_context(scratch_directory("query-"))
-        limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
-        # It reads registered inputs only: no files, network or variables.
-        config = {**SEALED_CONFIG, **limits}
-        connection = stack.enter_context(duckdb.connect(":memory:", config=config))
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
-        for table, dataset in datasets.items():
-            connection.register(table, dataset)
-        statements = connection.extract_statements(sql)
-        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-            raise InvalidArgument(f"the query of {name} has to be one SELECT: {sql!r}")
-        reader = to_reader(connection.sql(sql))
-        # The connection closes when the result is read to its end.
-        resources = stack.pop_all()
-    return pa.RecordBatchReader.from_batches(reader.schema, _until_closed(reader, resources))
-
-
-def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterator[object]:
-    with resources:
-        yield from reader
-
-
-@contextmanager
-def _errors_of_query(
-    name: str, datasets: Mapping[str, "BatchDataset | pa.Table"]
-) -> Iterator[None]:
-    """An error of DuckDB as that of the failed input, or as an error of this library."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.Error as error:
-        for dataset in datasets.values():
-            if (failure := getattr(dataset, "failure", None)) is not None:
-                raise failure from None
-        raise InvalidArgument(
-            f"the query of {name} failed: {str(error).strip()}\nIt is in the SQL of DuckDB, and "
-            "reads its upstream tables alone, within memory_limit; "
-            'engine="spark" runs one in Spark SQL'
-        ) from error

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 import dagster as dg
 from pydantic import Field, create_model, model_validator
 
-from dagster_delta.engines import engine_for
-from dagster_delta.engines.spark.session.active_session import active_spark_session
+from dagster_delta.engines import active_spark_session, engine_for
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted

@@ -31,9 +31,7 @@ from dagster_delta.orchestration.table_metadata import (
     op_name,
     table_metadata,
 )
-from dagster_delta.storage import open_store
-from dagster_delta.storage.locations import check_no_password
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage import ObjectStore, check_no_password, open_store
 from dagster_delta.table.log.reader import KnownCommit, read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
 

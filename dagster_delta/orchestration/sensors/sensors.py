@@ -47,8 +47,7 @@ from dagster_delta.orchestration.sensors.table_watcher import (
 )
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import declared_location, spell_time
-from dagster_delta.storage import open_store
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage import ObjectStore, open_store
 from dagster_delta.table.read.watch import StartFrom
 
 WatchedTable: TypeAlias = str | dg.AssetsDefinition | dg.AssetSpec

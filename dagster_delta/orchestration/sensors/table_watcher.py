@@ -26,7 +26,7 @@ from dagster_delta.errors import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted, shown
 from dagster_delta.orchestration.table_metadata import DATA_VERSION_TAG
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.change_data_feed import changes_columns
 from dagster_delta.table.read.watch import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.sql.functions.function import Function
-from dagster_delta.sql.text_conversion import PythonFunction
+from dagster_delta.sql.text_columns import PythonFunction
 from dagster_delta.sql.time_zone import TO_INSTANT, TO_LOCAL, find_zone
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
-from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log.reader import read_last_checkpoint
 

@@ -82,6 +82,11 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     return clustering_columns(snapshot.configuration, snapshot.domain_metadata())
 
 
+def clustering_names(snapshot: Snapshot) -> tuple[str, ...]:
+    """The clustering columns for people: paths joined by dots."""
+    return tuple(map(dotted, table_clustering(snapshot)))
+
+
 def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[DomainMetadata, ...]:
     """The metadata domain by which a table gets the clustering of another version or table; none if
     it has that. Other domains belong to one table only.

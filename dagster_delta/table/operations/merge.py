@@ -57,7 +57,7 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import TRUE, Call, Column, Typed
 from dagster_delta.sql.types import BOOLEAN
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_rows import change_rows
 from dagster_delta.table.operations.create import snapshot_before_creation

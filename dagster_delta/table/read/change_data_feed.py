@@ -16,7 +16,14 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine, spark_engine
 from dagster_delta.errors import DataFileMissing, InvalidArgument, VersionNotFound
-from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, feed_configuration
+from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN as CHANGE_TYPE_COLUMN
+from dagster_delta.protocol.features.change_data import (
+    COMMIT_TIMESTAMP_COLUMN as COMMIT_TIMESTAMP_COLUMN,
+)
+from dagster_delta.protocol.features.change_data import (
+    COMMIT_VERSION_COLUMN as COMMIT_VERSION_COLUMN,
+)
+from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -34,6 +41,20 @@ if TYPE_CHECKING:
 
 
 Timestamp = dt.datetime | str | int
+
+CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
+"""Columns that follow those of the table."""
+
+
+def feed_schema(end: Snapshot, columns: Sequence[str]) -> pa.Schema:
+    """The `pa.Schema` of a feed with some columns of the table, and those of the feed.
+
+    Raises:
+        InvalidTable: the table has a column with the name of a column of the feed.
+    """
+    configuration = feed_configuration(end.configuration, has_change_type=True)
+    schema = to_arrow_schema(configuration.schema)
+    return pa.schema([schema.field(name) for name in (*columns, *CHANGE_COLUMNS)])
 
 
 class ChangeDataFeed(RowFrames):
