@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
 import dagster_delta.arrow_compute as pc

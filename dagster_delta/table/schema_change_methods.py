@@ -23,7 +23,7 @@ from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.evolution.column_change import ColumnChangeRequest
+    from dagster_delta.evolution.column_change_request import ColumnChangeRequest
     from dagster_delta.evolution.plan import ColumnChangePlan, ExistingRows
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.table.operations.change_schema import SchemaChangeResult
@@ -702,7 +702,7 @@ class SchemaChangeMethods(TableHandle):
         position: str | None,
         enable_features: bool,
     ) -> ColumnChangeRequest:
-        from dagster_delta.evolution.column_change import ColumnChangeRequest
+        from dagster_delta.evolution.column_change_request import ColumnChangeRequest
 
         path, actions = to_path(column), evolution.actions
         also: list[evolution.actions.SchemaAction] = []

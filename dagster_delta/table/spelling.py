@@ -6,12 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.evolution.plan_report import table_cell as table_cell
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
-from dagster_delta.sql.parser import parse_syntax
-from dagster_delta.sql.tokens import GrammarUnknown
 from dagster_delta.sql.typed import quote as quote
 from dagster_delta.sql.types import sql_type_name as sql_type_name
 
@@ -25,8 +22,12 @@ def schema_of(columns: StructType | pa.Schema | Mapping[str, str]) -> StructType
     """
     if isinstance(columns, StructType):
         return columns
-    is_arrow = isinstance(columns, pa.Schema)
-    return from_arrow_schema(columns) if is_arrow else schema_of_types(columns)
+    if isinstance(columns, pa.Schema):
+        return from_arrow_schema(columns)
+    # Imported late, as below: it loads the parser.
+    from dagster_delta.evolution.column_definition import schema_of_types
+
+    return schema_of_types(columns)
 
 
 def arrow_schema_of(columns: StructType | Mapping[str, str]) -> pa.Schema:
@@ -41,6 +42,9 @@ def check_syntax(sql: str) -> None:
     Raises:
         InvalidArgument: it cannot be one.
     """
+    from dagster_delta.sql.parser import parse_syntax
+    from dagster_delta.sql.tokens import GrammarUnknown
+
     try:
         parse_syntax(sql)
     except GrammarUnknown:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_change import ColumnChangeRequest
+from dagster_delta.evolution.column_change_request import ColumnChangeRequest
 from dagster_delta.evolution.plan_report import READERS_WITHOUT
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset

@@ -12,10 +12,12 @@ from dagster_delta.errors import DeltaError
 from dagster_delta.evolution import actions
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import (
+    published_clustering,
+)
+from dagster_delta.evolution.column_change_request import (
     ColumnChangeRequest,
     is_online,
     online_request,
-    published_clustering,
 )
 from dagster_delta.evolution.column_paths import dotted, find_place
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN

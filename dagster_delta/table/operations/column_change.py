@@ -28,13 +28,13 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.evolution.column_change import (
-    ColumnChangeRequest,
     cancelled_configuration,
     check_unaltered,
-    plan_column_change,
     published_clustering,
     published_configuration,
 )
+from dagster_delta.evolution.column_change_plan import plan_column_change
+from dagster_delta.evolution.column_change_request import ColumnChangeRequest
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.protocol.actions import AddFile

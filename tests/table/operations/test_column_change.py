@@ -322,7 +322,7 @@ def racing_append(store: MemoryStore, at: str, rows: pa.Table) -> DeltaTable:
         stepped.append(path)
         other = opened(store)
         if at == "begin":
-            from dagster_delta.evolution.column_change import ColumnChangeRequest
+            from dagster_delta.evolution.column_change_request import ColumnChangeRequest
             from dagster_delta.table.operations.column_change import begin_column_change
 
             begin_column_change(
@@ -645,7 +645,7 @@ def test_nobody_alters_the_column_meanwhile_but_may_alter_others(statement: str)
 
 def begun(store: MemoryStore, **request: Any) -> DeltaTable:
     """A table whose change is prepared, and no more."""
-    from dagster_delta.evolution.column_change import ColumnChangeRequest
+    from dagster_delta.evolution.column_change_request import ColumnChangeRequest
     from dagster_delta.table.operations.column_change import begin_column_change
 
     table = make(store)
