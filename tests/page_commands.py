@@ -124,5 +124,5 @@ def follow(page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
                 path.write_text(step.text)
                 continue
             printed = shell.run(step.line)
-            assert not step.printed or printed.strip() == step.printed, step.line
+            assert not step.printed or printed.strip() == step.printed, (step.line, printed)
             yield step
