@@ -52,6 +52,7 @@ class ConflictRetries(msgspec.Struct, frozen=True):
 
 
 _REFUSED_ON_A_VERSION = (
+    CommitConflict,
     ConstraintViolation,
     InvalidArgument,
     SchemaChangeRefused,
@@ -156,16 +157,19 @@ def run_with_retries(
         try:
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
-        except _REFUSED_ON_A_VERSION:
-            newest = snapshot.update() if is_held and snapshot is not None else snapshot
-            if newest is snapshot or not may_repeat(newest):
-                raise
-            snapshot, is_held = newest, False
-        except (CommitConflict, LogGap, VersionNotFound) as conflict:
+        except (*_REFUSED_ON_A_VERSION, LogGap, VersionNotFound) as conflict:
+            if is_held and snapshot is not None and isinstance(conflict, _REFUSED_ON_A_VERSION):
+                newest = snapshot.update()
+                if newest is not snapshot and may_repeat(newest):
+                    snapshot, is_held = newest, False
+                    continue
             is_held = False
             # A clean-up may delete the log of the version before the statement has read it. The
             # rows of a statement may come from another table, whose errors are not of this one.
-            if not isinstance(conflict, CommitConflict) and conflict.table != store.location.uri:
+            is_gap = isinstance(conflict, LogGap | VersionNotFound)
+            if not (isinstance(conflict, CommitConflict) or is_gap) or (
+                is_gap and conflict.table != store.location.uri
+            ):
                 raise
             now = time.monotonic()
             first_conflict = now if first_conflict is None else first_conflict

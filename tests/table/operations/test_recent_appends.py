@@ -22,9 +22,10 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
-from dagster_delta.table import delta_table, table_handle
+from dagster_delta.table import table_handle
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
+from dagster_delta.table.operations import append
 from dagster_delta.table.transaction.commit_result import AppTransaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -59,7 +60,7 @@ class _Counting(MemoryStore):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [NOON_MS]
-    for module in (delta_table, table_handle, dagster_delta.clock):
+    for module in (append, table_handle, dagster_delta.clock):
         monkeypatch.setattr(module, "now_ms", lambda: now[0])
     return now
 
