@@ -112,8 +112,8 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
     from dagster_delta.table.operations.rewrite_files import OptimizeResult
+    from dagster_delta.table.operations.unreferenced_files import UnreferencedFiles
     from dagster_delta.table.operations.vacuum import VacuumResult
-    from dagster_delta.table.operations.vacuum_plan import UnreferencedFiles
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
@@ -201,7 +201,7 @@ _MODULES = {
     "table.delta_table": "DeltaTable",
     "table.operations.fsck": "MissingFiles",
     "table.operations.health": "TableHealth",
-    "table.operations.vacuum_plan": "UnreferencedFiles",
+    "table.operations.unreferenced_files": "UnreferencedFiles",
     "table.operations.rewrite_files": "OptimizeResult",
     "table.operations.vacuum": "VacuumResult",
     "table.read.change_data_feed": "ChangeDataFeed",

@@ -10,49 +10,22 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from dagster_delta.clock import now_ms
-from dagster_delta.errors import (
-    CommitConflict,
-    ConstraintViolation,
-    InvalidArgument,
-    SchemaChangeRefused,
-    SchemaMismatch,
-    UnsupportedExpression,
-    UnsupportedFeature,
-)
-from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table import operations
 from dagster_delta.table.log.reader import has_log
-from dagster_delta.table.maintenance_methods import MaintenanceMethods
-from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.statement import Factory, Statement
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 
 
 __all__ = ["CommitResult", "DeltaTable"]
 
-_AUTO = "delta.autoOptimize"
 
-_NOT_COMMITTED = (
-    CommitConflict,
-    ConstraintViolation,
-    InvalidArgument,
-    SchemaChangeRefused,
-    SchemaMismatch,
-    UnsupportedExpression,
-    UnsupportedFeature,
-)
-"""Errors of an append that is surely not in the log, and that another version may not raise."""
-
-
-class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
+class DeltaTable(TableHandle):
     """A handle on a Delta table and the latest version it has seen.
 
     Read calls use the version that was opened or last written by this handle; `refresh` moves to
@@ -76,11 +49,53 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
     """
 
     create = Factory(lambda: operations.create.create)
+    convert = Factory(lambda: operations.convert.convert)
     append = Statement(lambda: operations.append.append)
     overwrite = Statement(lambda: operations.overwrite.overwrite)
     delete = Statement(lambda: operations.delete.delete)
     update = Statement(lambda: operations.update.update)
     merge = Statement(lambda: operations.merge.merge)
+
+    optimize = Statement(lambda: operations.optimize.optimize)
+    reorg = Statement(lambda: operations.reorg.reorg)
+    vacuum = Statement(lambda: operations.vacuum.vacuum)
+    unreferenced_files = Statement(lambda: operations.unreferenced_files.unreferenced_files)
+    fsck = Statement(lambda: operations.fsck.fsck)
+    checkpoint = Statement(lambda: operations.checkpoint.checkpoint)
+    clean_log = Statement(lambda: operations.clean_log.clean_log)
+    restore = Statement(lambda: operations.restore.restore)
+    plan_restore = Statement(lambda: operations.restore.plan_restore)
+    clone = Statement(lambda: operations.clone.clone)
+    health = Statement(lambda: operations.health.health)
+    generate_symlink_manifests = Statement(
+        lambda: operations.generate_symlink_manifests.generate_symlink_manifests
+    )
+
+    alter = Statement(lambda: operations.alter.alter)
+    add_column = Statement(lambda: operations.columns.add_column)
+    drop_column = Statement(lambda: operations.columns.drop_column)
+    rename_column = Statement(lambda: operations.columns.rename_column)
+    widen_column = Statement(lambda: operations.columns.widen_column)
+    set_nullable = Statement(lambda: operations.columns.set_nullable)
+    set_default = Statement(lambda: operations.columns.set_default)
+    set_comment = Statement(lambda: operations.columns.set_comment)
+    move_column = Statement(lambda: operations.columns.move_column)
+    add_constraint = Statement(lambda: operations.columns.add_constraint)
+    drop_constraint = Statement(lambda: operations.columns.drop_constraint)
+    cluster_by = Statement(lambda: operations.columns.cluster_by)
+    plan_column_change = Statement(lambda: operations.column_change.plan_column_change)
+    change_column = Statement(lambda: operations.column_change.change_column)
+    column_change = Statement(lambda: operations.column_change.column_change)
+    resume_column_change = Statement(lambda: operations.column_change.resume_column_change)
+    cancel_column_change = Statement(lambda: operations.column_change.cancel_column_change)
+    drop_feature = Statement(lambda: operations.drop_feature.drop_feature)
+    materialize_defaults = Statement(lambda: operations.drop_feature.materialize_defaults)
+    set_properties = Statement(lambda: operations.properties.set_properties)
+    unset_properties = Statement(lambda: operations.properties.unset_properties)
+    set_name = Statement(lambda: operations.properties.set_name)
+    set_description = Statement(lambda: operations.properties.set_description)
+    enable_feature = Statement(lambda: operations.properties.enable_feature)
+    upgrade_protocol = Statement(lambda: operations.properties.upgrade_protocol)
 
     if not TYPE_CHECKING:
 
@@ -94,51 +109,6 @@ class DeltaTable(SchemaChangeMethods, MaintenanceMethods):
                 name=name,
                 obj=self,
             )
-
-    @classmethod
-    def convert(
-        cls,
-        uri: str | os.PathLike[str],
-        *,
-        partition_by: Sequence[str] | pa.Schema | StructType | None = None,
-        properties: Mapping[str, object] | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        storage_options: Mapping[str, object] | None = None,
-        store: ObjectStore | None = None,
-        commit_info: Mapping[str, object] | None = None,
-    ) -> DeltaTable:
-        """Make a table of a directory of Parquet files, in place: only a log is written.
-
-        Columns and statistics are read from the footers, several files at once. Partition columns
-        are those of directories like `day=2026-01-01`, of type integer, long, date or string.
-
-        Args:
-            uri: path or URI of the directory.
-            partition_by: names of the partition columns, in directory order, to be checked against
-                the directories; or a schema of them, if their types are others.
-            properties: table properties.
-            name: shown by catalogs and tools.
-            description: shown by catalogs and tools.
-            storage_options: credentials and settings of the storage.
-            store: an opened store instead of `uri`'s own.
-            commit_info: recorded in the commitInfo beside this library's own fields.
-
-        Raises:
-            TableAlreadyExists: the directory already is a table.
-            InvalidArgument: there is no Parquet file, or a file of another kind; directories are
-                not those of the partition columns.
-            SchemaMismatch: files have different types in one column, or a type that no Delta type
-                holds.
-            InvalidTable, StorageFailure: a file cannot be read.
-            UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
-        """
-        table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
-        converted = operations.convert.convert_directory(
-            table.store, partition_by, properties, name, description, commit_info, clock=now_ms
-        )
-        table._adopt(converted)
-        return table
 
     @staticmethod
     def is_delta_table(

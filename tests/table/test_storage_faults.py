@@ -116,7 +116,7 @@ def test_a_fault_while_cloning_leaves_no_clone_or_a_whole_one(
         source, target = _copied(table_objects()), MemoryStore()
         faulty = FaultyStore(source if side == "source" else target, faults, inside_files=True)
         opened = target if side == "source" else faulty
-        monkeypatch.setattr("dagster_delta.table.maintenance_methods.open_store", lambda *_: opened)
+        monkeypatch.setattr("dagster_delta.table.operations.clone.open_store", lambda *_: opened)
         try:
             _opened(faulty if side == "source" else source).clone("memory://x/y", deep=deep)
         except (StorageFailure, CommitStateUnknown):

@@ -17,8 +17,6 @@ from dagster_delta.errors import (
     DeltaError,
     InvalidTable,
     StorageFailure,
-    UnsupportedFeature,
-    VersionNotFound,
 )
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import (
@@ -182,28 +180,6 @@ def _count_version(snapshot: Snapshot) -> VersionChecksum:
         num_deletion_vectors=totals.num_deletion_vectors,
         is_own=True,
     )
-
-
-def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
-    """Store a checkpoint of a version on request."""
-    table = snapshot.store.location.uri
-    snapshot.configuration.check_writable(table=table, version=snapshot.version)
-    known = snapshot.known_commit
-    if known is not None and not known.is_in(snapshot.store):
-        # Its checkpoint would take the place of what the table is now.
-        raise VersionNotFound(known.absence, table=table, version=snapshot.version)
-    # Spec: Checkpoint Protection. The existing checkpoints of versions before a feature was dropped
-    # hide it from readers that do not know it; other checkpoints could expose it.
-    latest = snapshot.update()
-    protected = latest.configuration.properties.checkpoint_protection_before_version
-    if latest.configuration.supports("checkpointProtection") and snapshot.version < protected:
-        raise UnsupportedFeature(
-            f"the checkpoints of versions before {protected} are protected, as a table feature was "
-            "dropped then, so none is added; write one of the latest version",
-            table=table,
-            version=snapshot.version,
-        )
-    _write_checkpoint(snapshot, now_ms)
 
 
 def _write_checkpoint(snapshot: Snapshot, now_ms: int) -> None:

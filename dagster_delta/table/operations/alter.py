@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dagster_delta.clock import now_ms
 from dagster_delta.engines import engine_for
 from dagster_delta.errors import DeltaError
 from dagster_delta.evolution import actions
@@ -41,7 +42,90 @@ from dagster_delta.table.transaction.transaction import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
+    from dagster_delta.evolution.plan import ExistingRows
+    from dagster_delta.protocol.features.column_change import OnError
+    from dagster_delta.table.operations.change_schema import EngineName
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
+
+
+def alter(
+    table: TableHandle,
+    statement: str,
+    *,
+    dry_run: bool = False,
+    enable_features: bool = False,
+    existing_rows: ExistingRows = "rewrite",
+    engine: EngineName | None = None,
+    batch_bytes: int | None = None,
+    on_error: OnError = "abort",
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> SchemaChangeResult:
+    """Run an `ALTER TABLE` statement: as one commit, or as the online change of a column.
+
+    It accepts the syntax of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB; see
+    `dagster_delta.evolution.statement`.
+
+    `MODIFY`, `CHANGE` and `ALTER … TYPE` widen a type in the log alone. To any other atomic
+    type, or with `USING`, they run the online change of `change_column`, if its switches are
+    on. Its last commit includes everything that the statement says about the column: its name,
+    NOT NULL, default, comment and position. Other actions are separate commits, before or after
+    the change as in the statement. Everything is planned before the first commit. If an action
+    fails, the actions before it remain committed, and the message names them; an online change
+    that fails is rolled back.
+
+    Args:
+        statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be omitted,
+            and the name is ignored.
+        dry_run: True to plan the change and commit nothing: the result has the plan, which
+            names the table features that it needs and what has to be enabled first.
+        enable_features: whether column mapping (needed to drop and rename columns) and type
+            widening may be enabled for the whole table; older clients then cannot read it.
+        existing_rows: the value of existing rows in a new column with a default. `rewrite`: the
+            default; their files are rewritten in this commit. `lazy`: the default, filled in by
+            readers, and files are unchanged; it needs a reader feature of this library, so
+            other clients refuse the table until `materialize_defaults`. With it, a field of a
+            struct can also have a default, for existing rows only. `null`: null, as in Delta.
+        engine: the engine that reads and writes existing rows, if needed: `arrow` (the default)
+            or `spark`.
+        batch_bytes: size of the data files that an online change rewrites in one commit; 1 GiB.
+        on_error: whether a value that an online change cannot convert aborts the change, or
+            becomes `null`.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+        on_progress: called with the number of files rewritten so far, and of all to rewrite.
+
+    Returns:
+        Result of the last commit. The metrics of an online change are those of `change_column`.
+
+    Raises:
+        ColumnChangeFailed: values cannot be converted to the new type of a column.
+        InvalidArgument: the statement does not parse (the message marks the place) or is
+            invalid for this table.
+        SchemaChangeRefused: something depends on a column, a type is not wider, or a feature
+            would have to be enabled.
+        SchemaMismatch: a column is not in the schema.
+        ConstraintViolation, InvalidCast: existing rows do not allow it.
+        UnsupportedExpression: only Spark evaluates an expression exactly.
+        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+        TableNotFound: the table does not exist.
+        CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+            failed.
+    """
+    options = SchemaChangeOptions(
+        dry_run=dry_run,
+        enable_features=enable_features,
+        existing_rows=existing_rows,
+        engine=engine,
+        batch_bytes=batch_bytes,
+        on_error=on_error,
+        commit_info=commit_info,
+        on_progress=on_progress,
+        allow_column_changes=table._allow_column_changes,
+    )
+    result = alter_table(table._existing(), statement, options, clock=now_ms)
+    table._adopt(result)
+    return result
 
 
 def alter_table(

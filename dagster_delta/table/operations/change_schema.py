@@ -10,12 +10,13 @@ import datetime as dt
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.clock import now_ms
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.footers import count_file_rows, map_footers, num_steps_found
@@ -27,7 +28,9 @@ from dagster_delta.evolution.planning import plan_schema_changes
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
 from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
+from dagster_delta.protocol.values.arrow_schema import from_arrow_type
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.existing_rows import RowValidation
@@ -45,10 +48,26 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
 
+EngineName = Literal["arrow", "spark"]
 RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=20, seconds=math.inf))
 """How often a commit of a schema change is planned again after a conflict: it may rewrite files for
 hours, and the next attempt reuses them."""
+
+
+class AlterOptions(TypedDict, total=False):
+    """Options of every call that changes a schema; `alter` describes them."""
+
+    dry_run: bool
+    enable_features: bool
+    engine: EngineName | None
+    commit_info: Mapping[str, object] | None
+    on_progress: Callable[[int, int], None] | None
+
+
+class _AllOptions(AlterOptions, total=False):
+    existing_rows: ExistingRows
 
 
 class SchemaChangeOptions(msgspec.Struct, frozen=True):
@@ -80,6 +99,16 @@ class SchemaChangeResult(CommitResult, frozen=True, kw_only=True):
     def to_markdown(self) -> str:
         """The plan as text for people: steps, their cost, new features and the schema diff."""
         return self.plan.to_markdown()
+
+
+def change_table(
+    table: TableHandle, action: SchemaAction, **given: Unpack[_AllOptions]
+) -> SchemaChangeResult:
+    """Change the latest version of a table by one action, and move the handle there."""
+    options = SchemaChangeOptions(allow_column_changes=table._allow_column_changes, **given)
+    result = change_schema(table._existing(), [action], options, clock=now_ms)
+    table._adopt(result)
+    return result
 
 
 def change_schema(
@@ -294,3 +323,18 @@ def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfigurati
             version=snapshot.version,
             file=path,
         )
+
+
+def parse_column_type(data_type: object) -> DataType:
+    """The type for an argument of the caller."""
+    if isinstance(data_type, str):
+        from dagster_delta.evolution.type_spelling import parse_type
+
+        return parse_type(data_type)
+    if isinstance(data_type, DataType):
+        return data_type
+    if isinstance(data_type, pa.DataType):
+        return from_arrow_type(data_type)
+    raise InvalidArgument(
+        f"{data_type!r} is no type of a column; write SQL such as 'BIGINT', or pass an Arrow type"
+    )

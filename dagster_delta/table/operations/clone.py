@@ -5,16 +5,19 @@ Spec: Add File and Remove File (path); Deletion Vectors; Row Tracking; Domain Me
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.clock import DAY_MS, Clock
+from dagster_delta.clock import DAY_MS, Clock, now_ms
 from dagster_delta.errors import (
     CommitConflict,
     DataFileMissing,
@@ -41,6 +44,7 @@ from dagster_delta.protocol.values.partition_values import (
     encode_uri,
     partition_directory,
 )
+from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore
 from dagster_delta.table.log.columns import total_bytes
@@ -50,16 +54,81 @@ from dagster_delta.table.operations.restore import (
     restored_configuration,
     with_row_ids,
 )
-from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.table_handle import TableHandle
 
 # Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (CHECKPOINT_PROTECTION_KEY, *IN_COMMIT_TIMESTAMP_START_KEYS)
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
+
+
+def clone(
+    table: TableHandle,
+    target: str | os.PathLike[str],
+    *,
+    deep: bool = True,
+    version: int | None = None,
+    timestamp: datetime | str | int | None = None,
+    replace: bool = False,
+    properties: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    store: ObjectStore | None = None,
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CommitResult:
+    """Clone one version of the table to another location; the result is the clone's.
+
+    Schema, partitioning, properties, constraints, table features, row ids, clustering and the
+    positions of incremental assets are copied. Older versions, transaction ids and metadata
+    domains of other writers are not: the clone has its own log and id, and a write to one table
+    does not appear in the other.
+
+    A shallow clone refers to the data files of its source, so it costs one commit at any size.
+    VACUUM of the source deletes files that only the clone needs: such clones are for tests and
+    short-lived copies. VACUUM of the clone does not delete files of the source. A deep clone
+    copies data files and deletion vectors to the same relative paths.
+
+    With `replace`, a new version of the existing table equals the source; files that it already
+    has are not copied again. If it already equals the source, nothing is committed and
+    `skipped` is true. After an interrupted deep clone, a new attempt reuses the copied files
+    for one day.
+
+    Args:
+        target: path or URI of the clone's root, neither in the source nor around it.
+        deep: copy the files instead of referring to them.
+        version: which version of the source; the one this handle knows by default.
+        timestamp: instead: the latest version committed at or before it, spelled as for
+            `snapshot`.
+        replace: whether an existing table becomes the clone, as a new version.
+        properties: table properties of the clone that replace, or are added to, the source's.
+        storage_options: options of the target's storage; those of the source by default.
+        store: an opened store instead of the target's own.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+        on_progress: called with the number of files copied so far, and of all to copy.
+
+    Raises:
+        TableAlreadyExists: a table exists, and `replace` is false.
+        InvalidArgument: one location is inside the other, the storage of a shallow clone cannot
+            open the files, or an argument is invalid.
+        TableNotFound, VersionNotFound: the source has no such version.
+        DataFileMissing: a file of the version is missing; nothing was committed.
+        UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
+        CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+            failed.
+    """
+    source = table.snapshot(version, timestamp)
+    if store is None:
+        own = table.store.location.options
+        store = open_store(target, own if storage_options is None else storage_options)
+    options = CloneOptions(deep, replace, properties, commit_info, on_progress)
+    return clone_table(source, store, options, clock=now_ms)
 
 
 class CloneOptions(msgspec.Struct, frozen=True):

@@ -11,13 +11,14 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.clock import Clock
+from dagster_delta.clock import Clock, now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Problems
@@ -27,36 +28,45 @@ from dagster_delta.errors import (
     CommitConflict,
     InvalidArgument,
 )
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.column_change import (
     cancelled_configuration,
     check_unaltered,
     published_clustering,
     published_configuration,
 )
-from dagster_delta.evolution.column_change_plan import plan_column_change
+from dagster_delta.evolution.column_change_plan import (
+    plan_column_change as plan_online_change,
+)
 from dagster_delta.evolution.column_change_request import ColumnChangeRequest
-from dagster_delta.evolution.column_paths import dotted
+from dagster_delta.evolution.column_paths import dotted, to_path
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
+    OnError,
+    Position,
     field_at,
     is_filled,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.change_schema import RETRIES
+from dagster_delta.table.operations.change_schema import RETRIES, parse_column_type
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import check_no_row_lost, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.table_handle import TableHandle
 
 _BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
@@ -73,6 +83,184 @@ _METRICS = (
     "numRetries",
     "longestRetryMs",
 )
+
+
+def plan_column_change(
+    table: TableHandle,
+    column: str | Sequence[str],
+    new_type: str | DataType,
+    *,
+    cast: str | None = None,
+    on_error: OnError = "abort",
+    nullable: bool | None = None,
+    position: str | None = None,
+    enable_features: bool = False,
+    batch_bytes: int | None = None,
+) -> ColumnChangePlan:
+    """The plan of `change_column` and its cost; nothing is written. It takes the same arguments
+    and raises the same errors, but returns missing switches as `missing_switches` of the plan.
+    """
+    request = _make_request(
+        table, column, new_type, cast, on_error, nullable, position, enable_features
+    )
+    return plan_for(table._existing(), request, batch_bytes=batch_bytes, dry_run=True)
+
+
+def change_column(
+    table: TableHandle,
+    column: str | Sequence[str],
+    new_type: str | DataType,
+    *,
+    cast: str | None = None,
+    on_error: OnError = "abort",
+    nullable: bool | None = None,
+    position: str | None = None,
+    enable_features: bool = False,
+    batch_bytes: int | None = None,
+    engine: str | None = None,
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[ColumnChangeProgress], None] | None = None,
+) -> CommitResult:
+    """Change a column to any atomic type online, while others read and write the table.
+
+    Every data file is rewritten with both columns, batch by batch; one last commit replaces the
+    old column by the new one. Before it, files that other writers added during the change are
+    rewritten too. If the process ends in between, `resume_column_change` continues from the
+    log.
+
+    Args:
+        column: path of the column, or of a struct field, `element` or `value` in it.
+        new_type: as SQL spells it (`INT`, `DECIMAL(10,2)`, `DATE`), or a type of the schema.
+        cast: Spark SQL over the row for the new value of a top-level column. It must be SQL
+            that the embedded engine supports, because every writer computes the new column
+            during the change. With `cast`, the type may stay the same. By default the value is
+            converted as CAST does in a session in UTC.
+        on_error: for a value that cannot be converted: `abort` cancels the change, which leaves
+            the table unchanged; `null` stores a null.
+        nullable: whether the changed column takes nulls; None keeps the present setting.
+        position: `FIRST`, or the name of the column to place it after; None keeps the position.
+        enable_features: whether to enable what the table lacks for this: the switch
+            `dagsterDelta.enableColumnChange` and column mapping.
+        batch_bytes: size of the data files that are rewritten in one commit; 1 GiB.
+        engine: `arrow` in this process (the default), or `spark` on the executors of the active
+            session.
+        commit_info: recorded in every commit beside this library's own fields.
+        on_progress: called for every commit.
+
+    Returns:
+        What the last commit did. Its metrics count the whole run: `numCopiedRows` rows
+        converted, `numLateRows` of them in files that other writers added without the new
+        column, `numNulledValues`, `numRemovedFiles` and `numRemovedBytes` of the files that
+        were rewritten, `numAddedFiles` and `numAddedBytes` of those that replace them,
+        `numBatches`, `numRetries` attempts to commit that lost to a concurrent commit, and
+        `longestRetryMs`, the longest time from the first attempt at a commit to its success.
+
+    Raises:
+        ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
+            type; the message counts them, with examples and their files. The change was
+            cancelled.
+        SchemaChangeRefused: something depends on the column in a way that the change cannot
+            preserve, another change is in progress, or the table lacks what the change needs.
+        SchemaMismatch, InvalidArgument: the arguments are invalid for this table.
+        UnsupportedExpression: values cannot be converted exactly as Spark converts them.
+        CommitConflict: others change the table faster than its files can be rewritten.
+    """
+    request = _make_request(
+        table, column, new_type, cast, on_error, nullable, position, enable_features
+    )
+    # This comes first, so that invalid arguments are refused before anything is committed.
+    job = _make_job(engine, batch_bytes, commit_info, on_progress)
+    begun = begin_column_change(table._existing(), request, clock=now_ms, commit_info=commit_info)
+    return table._adopt(job.run(table._adopt(begun).snapshot))
+
+
+def column_change(table: TableHandle) -> ColumnChangeState | None:
+    """The column change in progress at the latest version, or None.
+
+    Raises:
+        TableNotFound: the table does not exist yet.
+        InvalidTable: the record of the change is damaged.
+    """
+    return read_state(table._existing())
+
+
+def resume_column_change(
+    table: TableHandle,
+    *,
+    batch_bytes: int | None = None,
+    engine: str | None = None,
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[ColumnChangeProgress], None] | None = None,
+) -> CommitResult:
+    """Continue the column change in progress until it is complete.
+
+    Args:
+        batch_bytes: as for `change_column`.
+        engine: as for `change_column`.
+        commit_info: as for `change_column`.
+        on_progress: as for `change_column`.
+
+    Returns:
+        As for `change_column`; the metrics count what this run did.
+
+    Raises:
+        InvalidArgument: no change is in progress.
+        ColumnChangeFailed, SchemaChangeRefused, CommitConflict: as for `change_column`.
+    """
+    job = _make_job(engine, batch_bytes, commit_info, on_progress)
+    return table._adopt(job.run(table._existing()))
+
+
+def cancel_column_change(
+    table: TableHandle, *, commit_info: Mapping[str, object] | None = None
+) -> CommitResult:
+    """Cancel the column change in progress: the column stays unchanged.
+
+    Converted values stay in the files, invisible to readers, until the files are rewritten.
+
+    Raises:
+        InvalidArgument: no change is in progress.
+        ColumnChangeFailed: another process has ended it meanwhile.
+        CommitConflict: others change the metadata faster than it can be cancelled.
+    """
+    return table._adopt(remove_mark(table._existing(), clock=now_ms, commit_info=commit_info))
+
+
+def _make_request(
+    table: TableHandle,
+    column: str | Sequence[str],
+    new_type: str | DataType,
+    cast: str | None,
+    on_error: OnError,
+    nullable: bool | None,
+    position: str | None,
+    enable_features: bool,
+) -> ColumnChangeRequest:
+    path = to_path(column)
+    also: list[actions.SchemaAction] = []
+    if nullable is not None:
+        also.append(actions.SetNullable(path, nullable))
+    if position is not None:
+        after = None if position.upper() == "FIRST" else position
+        also.append(actions.MoveColumn(path, Position(after)))
+    return ColumnChangeRequest(
+        path,
+        parse_column_type(new_type),
+        cast,
+        on_error,
+        enable_features,
+        table._allow_column_changes,
+        tuple(also),
+    )
+
+
+def _make_job(
+    engine: str | None,
+    batch_bytes: int | None,
+    commit_info: Mapping[str, object] | None,
+    on_progress: Callable[[ColumnChangeProgress], None] | None,
+) -> ColumnChangeJob:
+    return ColumnChangeJob(engine_for(None, engine), now_ms, batch_bytes, commit_info, on_progress)
 
 
 class ColumnChangeState(msgspec.Struct, frozen=True):
@@ -110,7 +298,7 @@ class ColumnChangeProgress(msgspec.Struct, frozen=True):
 Progress = Callable[[ColumnChangeProgress], None]
 
 
-def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
+def read_state(snapshot: Snapshot) -> ColumnChangeState | None:
     """The change in progress, or None."""
     change = ColumnChange.of(snapshot.configuration)
     if change is None:
@@ -161,7 +349,7 @@ def plan_for(
     reports a switch that is off, instead of an error.
     """
     size = _checked_batch_bytes(batch_bytes)
-    plan = plan_column_change(
+    plan = plan_online_change(
         configuration or snapshot.configuration,
         request,
         change_id=uuid.uuid4().hex,
@@ -201,7 +389,7 @@ def begin_column_change(
     return run_with_retries(begin, snapshot.store, snapshot, RETRIES)
 
 
-def cancel_column_change(
+def remove_mark(
     snapshot: Snapshot, *, clock: Clock, commit_info: Mapping[str, object] | None = None
 ) -> CommitResult:
     """Remove the mark, on the newest version after conflicts: no reader ever saw the change. If
@@ -377,7 +565,7 @@ class ColumnChangeJob:
         # Another change may have begun since, and this run must not cancel it.
         if _is_running(latest, change):
             with contextlib.suppress(ColumnChangeFailed, CommitConflict):
-                cancel_column_change(latest, clock=self.clock, commit_info=self.commit_info)
+                remove_mark(latest, clock=self.clock, commit_info=self.commit_info)
                 rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
             f"column {column} of at least {problems.num_rows} row(s) cannot be converted to "
@@ -394,7 +582,7 @@ class ColumnChangeJob:
             metrics = self._metrics
             self.on_progress(
                 ColumnChangeProgress(
-                    state_of(snapshot),
+                    read_state(snapshot),
                     snapshot.version,
                     metrics["numCopiedRows"],
                     metrics["numNulledValues"],

@@ -5,18 +5,19 @@ Spec: Add File and Remove File; Partition Value Serialization; Per-file Statisti
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.clock import Clock
+from dagster_delta.clock import now_ms
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.foreign_footers import ForeignFooter, ForeignFooterReader
 from dagster_delta.errors import (
@@ -39,7 +40,10 @@ from dagster_delta.protocol.values.partition_values import (
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.reader import has_log
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.table_handle import TableHandle
 
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -47,31 +51,50 @@ _SUFFIXES = (".parquet", ".parq")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
+_Table = TypeVar("_Table", bound="TableHandle")
 PartitionBy: TypeAlias = "Sequence[str] | pa.Schema | StructType"
 
 
-class _File(msgspec.Struct, frozen=True):
-    meta: ObjectMeta
-    texts: Mapping[str, str | None]
-    """Text of each partition value in the path, unescaped; None for null."""
-
-
-def convert_directory(
-    store: ObjectStore,
-    partition_by: PartitionBy | None,
-    properties: Mapping[str, object] | None,
-    name: str | None,
-    description: str | None,
-    commit_info: Mapping[str, object] | None,
+def convert(
+    cls: type[_Table],
+    uri: str | os.PathLike[str],
     *,
-    clock: Clock,
-) -> CommitResult:
-    """Create a table over the Parquet files below the root of a store, as version 0.
+    partition_by: Sequence[str] | pa.Schema | StructType | None = None,
+    properties: Mapping[str, object] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    store: ObjectStore | None = None,
+    commit_info: Mapping[str, object] | None = None,
+) -> _Table:
+    """Make a table of a directory of Parquet files, in place: only a log is written.
 
-    `partition_by` are the names of the partition columns, or a schema with their types too; None to
-    infer both.
+    Columns and statistics are read from the footers, several files at once. Partition columns
+    are those of directories like `day=2026-01-01`, of type integer, long, date or string.
+
+    Args:
+        uri: path or URI of the directory.
+        partition_by: names of the partition columns, in directory order, to be checked against
+            the directories; or a schema of them, if their types are others.
+        properties: table properties.
+        name: shown by catalogs and tools.
+        description: shown by catalogs and tools.
+        storage_options: credentials and settings of the storage.
+        store: an opened store instead of `uri`'s own.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+
+    Raises:
+        TableAlreadyExists: the directory already is a table.
+        InvalidArgument: there is no Parquet file, or a file of another kind; directories are
+            not those of the partition columns.
+        SchemaMismatch: files have different types in one column, or a type that no Delta type
+            holds.
+        InvalidTable, StorageFailure: a file cannot be read.
+        UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
     """
-    files = _list_files(store)
+    table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
+    opened = table.store
+    files = _list_files(opened)
     partitions = _partition_fields(files, partition_by)
     names = [field.name for field in partitions]
     definition = TableDefinition(StructType(()), names, properties, name, description)
@@ -81,7 +104,7 @@ def convert_directory(
         configuration = define_table(
             msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
-            created_time_ms=clock(),
+            created_time_ms=now_ms(),
             values=EMBEDDED_VALUES,
         )
         if configuration.column_mapping_mode != "none":
@@ -91,18 +114,18 @@ def convert_directory(
             )
         return configuration
 
-    reader = ForeignFooterReader(store, define)
+    reader = ForeignFooterReader(opened, define)
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-convert") as workers:
         footers = list(workers.map(lambda file: reader.read(file.meta.path), files))
     configuration = define(_united(files, footers))
-    transaction = Transaction(store, None, clock=clock)
+    transaction = Transaction(opened, None)
     transaction.stage_configuration(configuration)
     # They were not made for the commit, and stay if it fails.
     transaction.stage_readded(
         _add(file, footer, partitions) for file, footer in zip(files, footers, strict=True)
     )
     try:
-        return transaction.commit(
+        converted = transaction.commit(
             "CONVERT",
             parameters={
                 "numFiles": len(files),
@@ -114,7 +137,15 @@ def convert_directory(
             user_info=commit_info,
         )
     except CommitConflict:
-        raise _already_exists(store) from None
+        raise _already_exists(opened) from None
+    table._adopt(converted)
+    return table
+
+
+class _File(msgspec.Struct, frozen=True):
+    meta: ObjectMeta
+    texts: Mapping[str, str | None]
+    """Text of each partition value in the path, unescaped; None for null."""
 
 
 def _already_exists(store: ObjectStore) -> TableAlreadyExists:

@@ -6,13 +6,14 @@ Spec: Table Features; Checkpoint Protection; Deletion Vectors; Row Tracking.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.clock import now_ms
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.footers import map_footers, may_lack, num_steps_found
 from dagster_delta.errors import InvalidArgument
@@ -34,13 +35,14 @@ from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.change_schema import (
     RETRIES,
+    AlterOptions,
     SchemaChangeOptions,
     SchemaChangeResult,
 )
 from dagster_delta.table.operations.clustering import keep_clustering
 from dagster_delta.table.operations.reorg import find_outdated_files
 from dagster_delta.table.operations.rewrite_files import FileRewrite
-from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
@@ -48,6 +50,73 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
+
+
+def drop_feature(
+    table: TableHandle,
+    name: str,
+    truncate_history: bool = False,
+    *,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Remove a table feature from the protocol, after removing all traces of it from the table.
+
+    A writer feature is removed in one commit, together with its data: properties, row ids,
+    column defaults, metadata domains. For a reader-writer feature, files are rewritten if the
+    feature requires it (`deletionVectors`: those with vectors; `typeWidening`: those of old
+    types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
+    older than such a column), checkpoints are written before the drop, and the feature
+    `checkpointProtection` keeps them: older versions stay readable for clients that know the
+    feature.
+
+    Args:
+        name: name of the feature, as in `"deletionVectors"`.
+        truncate_history: whether older versions are deleted instead, so that
+            `checkpointProtection` is not needed. The log has to be cleaned first; if it is not,
+            the table only stops using the feature, and the error says what to clean.
+        commit_info: recorded in the commitInfo of the last commit beside this library's own
+            fields.
+
+    Raises:
+        InvalidArgument: the table does not have the feature, another feature depends on it,
+            something has to be removed first, or the log still holds versions that use it.
+        TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+        CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
+    """
+    options = SchemaChangeOptions(commit_info=commit_info)
+    drop = DropFeature(name, truncate_history)
+    result = drop_table_feature(table._existing(), drop, options, clock=now_ms)
+    table._adopt(result)
+    return result
+
+
+def materialize_defaults(
+    table: TableHandle,
+    *,
+    truncate_history: bool = False,
+    **options: Unpack[AlterOptions],
+) -> SchemaChangeResult:
+    """Write lazy defaults into the data files, after which other clients can read the table:
+    the counterpart of `existing_rows="lazy"`.
+
+    Files that already hold the columns are kept. The rewrite is one commit; further commits
+    remove the feature `dagsterDelta.existingDefaults` from the protocol. A table without the
+    feature is unchanged.
+
+    Args:
+        truncate_history: as for `drop_feature`.
+        **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
+
+    Raises:
+        InvalidArgument: the log still holds versions that use the feature, and
+        `truncate_history` is true. CommitConflict, and all that `alter` raises.
+    """
+    given = SchemaChangeOptions(**options)
+    drop = DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+    result = drop_table_feature(table._existing(), drop, given, clock=now_ms)
+    table._adopt(result)
+    return result
 
 
 def drop_table_feature(

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.clock import now_ms
 from dagster_delta.protocol.features.deletion_vectors import vector_file
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.tail import decode_tail, repeated_removals
@@ -24,12 +25,60 @@ from dagster_delta.table.transaction.file_actions import descriptor_of, tombston
 from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
 
 _CONCURRENT_LOOKUPS = 32
 _LISTED_FROM = 1000
 """Tables with at least this many files are listed instead of asking for each file."""
+
+
+def fsck(
+    table: TableHandle, *, dry_run: bool = True, commit_info: Mapping[str, object] | None = None
+) -> MissingFiles:
+    """Find the live files that storage no longer has, and remove them from the table, so that
+    the rest can be read again.
+
+    Their rows are lost: try first to copy the files back from a backup, or `restore`. A file
+    whose deletion vector is missing is reported and stays, as its deleted rows would come back.
+
+    Args:
+        dry_run: only find the files.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+
+    Raises:
+        TableNotFound: the table does not exist.
+        UnsupportedFeature, ConditionalPutUnsupported: the table is append-only, or cannot be
+            written.
+        CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+            failed.
+    """
+    snapshot = table._existing()
+    store = table.store
+    files = snapshot.live_files()
+    has_data, has_vector = _existing(store, files)
+    lost = files.filter(pc.invert(has_data))
+    kinds = ["deletion vector" if data else "data file" for data in has_data.to_pylist()]
+    broken = pc.invert(pc.and_(has_data, has_vector))
+    found = files.select(["path", "size_bytes"]).append_column("missing", string_column(kinds))
+    repeated = _repeated_removals(store, snapshot.version)
+    result = MissingFiles(dry_run, found.filter(broken), 0, snapshot, repeated)
+    if dry_run or not lost.num_rows:
+        return result
+    transaction = Transaction(store, snapshot, clock=now_ms)
+    transaction.depend_on(ReadScope(paths=frozenset(lost["path"].to_pylist())))
+    transaction.stage_removed(tombstones(lost, now_ms()))
+    committed = transaction.commit(
+        "FSCK",
+        parameters={"dryRun": False},
+        metrics={
+            "numMissingFilesRemoved": lost.num_rows,
+            "numFilesScanned": files.num_rows,
+        },
+        user_info=commit_info,
+    )
+    table._adopt(committed)
+    return MissingFiles(False, result.files, lost.num_rows, committed.snapshot, repeated)
 
 
 class MissingFiles(msgspec.Struct, frozen=True):
@@ -52,43 +101,6 @@ class MissingFiles(msgspec.Struct, frozen=True):
     def version(self) -> int:
         """Version of the table after the FSCK."""
         return self.snapshot.version
-
-
-def repair_table(
-    store: ObjectStore,
-    snapshot: Snapshot,
-    *,
-    dry_run: bool,
-    clock: Clock,
-    commit_info: Mapping[str, object] | None = None,
-) -> MissingFiles:
-    """Find the live files that storage does not have, and remove them from the table.
-
-    A file whose deletion vector is missing is only reported: its deleted rows would come back.
-    """
-    files = snapshot.live_files()
-    has_data, has_vector = _existing(store, files)
-    lost = files.filter(pc.invert(has_data))
-    kinds = ["deletion vector" if data else "data file" for data in has_data.to_pylist()]
-    broken = pc.invert(pc.and_(has_data, has_vector))
-    found = files.select(["path", "size_bytes"]).append_column("missing", string_column(kinds))
-    repeated = _repeated_removals(store, snapshot.version)
-    result = MissingFiles(dry_run, found.filter(broken), 0, snapshot, repeated)
-    if dry_run or not lost.num_rows:
-        return result
-    transaction = Transaction(store, snapshot, clock=clock)
-    transaction.depend_on(ReadScope(paths=frozenset(lost["path"].to_pylist())))
-    transaction.stage_removed(tombstones(lost, clock()))
-    committed = transaction.commit(
-        "FSCK",
-        parameters={"dryRun": False},
-        metrics={
-            "numMissingFilesRemoved": lost.num_rows,
-            "numFilesScanned": files.num_rows,
-        },
-        user_info=commit_info,
-    )
-    return MissingFiles(False, result.files, lost.num_rows, committed.snapshot, repeated)
 
 
 def _repeated_removals(store: ObjectStore, newest: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +15,22 @@ from dagster_delta.table.log.reader import find_segment
 from dagster_delta.table.operations.optimize import MIN_SIZE_SHARE
 from dagster_delta.table.operations.write_planning import target_file_size
 from dagster_delta.table.read.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dagster_delta.table.table_handle import TableHandle
+
+
+def health(table: TableHandle, *, small_file_size: int | None = None) -> TableHealth:
+    """Statistics on the table's files, from the log alone.
+
+    Args:
+        small_file_size: files below this number of bytes count as small; by default those that
+            `optimize` would compact.
+
+    Raises:
+        TableNotFound, InvalidTable, StorageFailure.
+    """
+    return table_health(table._known(), small_file_bytes=small_file_size)
 
 
 class TableHealth(msgspec.Struct, frozen=True):

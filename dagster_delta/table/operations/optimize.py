@@ -7,12 +7,14 @@ Statistics; Clustered Table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.clock import now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_paths import dotted, find_place, to_path
@@ -41,9 +43,91 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
 
 MIN_SIZE_SHARE = 0.75
 """Files of at least this share of the target are large enough, unless the caller sets a size."""
+
+
+def optimize(
+    table: TableHandle,
+    where: str | None = None,
+    *,
+    target_file_size: int | None = None,
+    min_file_size: int | None = None,
+    max_deleted_share: float = 0.05,
+    zorder_by: Sequence[str] = (),
+    sort_by: Sequence[str] = (),
+    full: bool = False,
+    engine: Literal["arrow", "spark"] | None = None,
+    memory_limit: int | str | None = None,
+    max_commit_bytes: int | None = None,
+    dry_run: bool = False,
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[OptimizeProgress], None] | None = None,
+) -> OptimizeResult:
+    """Compact small files, and purge rows that deletion vectors mark as deleted. No row
+    changes.
+
+    A large table is processed in several independent commits. A concurrent append conflicts
+    with none of them, nor does one that hides rows by deletion vectors. If it changes a file in
+    another way, the files that were to be compacted with it are left unchanged.
+
+    On a table with clustering columns, files that are new since the last call are clustered
+    along a Hilbert curve through these columns, together with rows that were clustered in small
+    amounts before; larger amounts are left unchanged.
+
+    Args:
+        where: Spark SQL; only files that may hold rows that satisfy it are considered.
+        target_file_size: bytes that new files should have; by default `delta.targetFileSize`,
+            else 128 MiB.
+        min_file_size: files below this number of bytes are small; by default three quarters of
+            the target.
+        max_deleted_share: files with more than this share of deleted rows (0 to 1) are
+            rewritten at any size; 0 purges every deleted row.
+        zorder_by: columns to sort the rows of each partition by, along a Z-order curve, so that
+            filters on any of them skip files. Every file is then rewritten.
+        sort_by: columns to sort the rows of each file by, nulls last; files of a partition
+            divide the values of the first one among them. Every file is then rewritten.
+        full: on a table with clustering columns, whether files that were clustered by other
+            columns than the present ones are clustered again too.
+        engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
+            executors of the active session.
+        memory_limit: bytes, or a size such as `2GB` (at least 64 MiB), for the rows that
+            `arrow` holds at once; more are sorted by way of temporary files. By default
+            `DAGSTER_DELTA_MEMORY_LIMIT`, or about 0.5 GB, and on small machines less.
+        max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
+        dry_run: only count the files that would be rewritten, and their bytes.
+        commit_info: recorded in each commitInfo beside this library's own fields.
+        on_progress: called after each commit.
+
+    Raises:
+        InvalidArgument: an option is invalid; a column to sort by has no statistics, or is a
+            partition column.
+        SchemaMismatch: a column is not in the schema.
+        TableNotFound: the table does not exist.
+        InvalidTable: a file does not hold the rows that the log counts in it.
+        DataFileMissing, CorruptDeletionVector, StorageFailure: for a file.
+        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+        CommitStateUnknown: a commit may have failed.
+    """
+    options = OptimizeOptions(
+        where=where,
+        target_file_size_bytes=target_file_size,
+        min_file_size_bytes=min_file_size,
+        max_deleted_share=max_deleted_share,
+        zorder_by=zorder_by,
+        sort_by=sort_by,
+        full=full,
+        engine=engine_for(None, engine, memory_limit=memory_limit),
+        max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
+        dry_run=dry_run,
+        commit_info=commit_info,
+        on_progress=on_progress,
+    )
+    result = optimize_table(table._existing(), options, clock=now_ms)
+    table._snapshot = result.snapshot
+    return result
 
 
 class OptimizeOptions(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 import pyarrow as pa
 
+from dagster_delta.clock import now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import map_footers
 from dagster_delta.errors import InvalidArgument
@@ -42,9 +44,57 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.protocol.table_properties import ColumnMappingMode
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
 
 
 Purge = Literal["deletion_vectors", "dropped_columns", "widened_types"]
+
+
+def reorg(
+    table: TableHandle,
+    where: str | None = None,
+    *,
+    purge: Collection[Purge] = ("deletion_vectors", "dropped_columns", "widened_types"),
+    target_file_size: int | None = None,
+    engine: Literal["arrow", "spark"] | None = None,
+    dry_run: bool = False,
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[OptimizeProgress], None] | None = None,
+) -> OptimizeResult:
+    """Rewrite the files that hold deleted rows, dropped columns, or values of a type from
+    before a widening. No row changes, and other files stay.
+
+    Older versions keep their files until VACUUM deletes them: only then is what was purged
+    gone from storage.
+
+    Args:
+        where: Spark SQL; only files that may hold rows that satisfy it are considered.
+        purge: what to remove: `deletion_vectors`, `dropped_columns` and `widened_types`; the
+            last two read the footer of every file.
+        target_file_size: as for `optimize`.
+        engine: as for `optimize`.
+        dry_run: as for `optimize`.
+        commit_info: recorded in each commitInfo beside this library's own fields.
+        on_progress: called after each commit.
+
+    Raises:
+        InvalidArgument: an option is invalid.
+        TableNotFound, SchemaMismatch, InvalidTable, DataFileMissing, CorruptDeletionVector,
+        StorageFailure, UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as
+        for `optimize`.
+    """
+    options = ReorgOptions(
+        where=where,
+        purge=purge,
+        target_file_size_bytes=target_file_size,
+        engine=engine_for(None, engine),
+        dry_run=dry_run,
+        commit_info=commit_info,
+        on_progress=on_progress,
+    )
+    result = reorganize_table(table._existing(), options, clock=now_ms)
+    table._snapshot = result.snapshot
+    return result
 
 
 class ReorgOptions(msgspec.Struct, frozen=True, kw_only=True):

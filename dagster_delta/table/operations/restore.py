@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.clock import DAY_MS
-from dagster_delta.errors import MAX_EXAMPLES, CommitConflict, DataFileMissing, DeltaError
+from dagster_delta.clock import DAY_MS, now_ms
+from dagster_delta.errors import (
+    MAX_EXAMPLES,
+    CommitConflict,
+    DataFileMissing,
+    DeltaError,
+    InvalidArgument,
+)
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata
@@ -33,14 +40,14 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.fsck import existing_files
-from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
 from dagster_delta.table.read.history import latest_commits
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
-    from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.table_handle import TableHandle
 
 _MAX_COMMITS_BACK = 1000
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -50,6 +57,77 @@ _KEPT_PREFIXES = (
     CHECKPOINT_PROTECTION_KEY,
 )
 _NO_ID, _SEPARATOR = string_column(["", "\0"])
+
+
+def restore(
+    table: TableHandle,
+    version: int | None = None,
+    timestamp: datetime | str | int | None = None,
+    *,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Restore the table to an older version: rows, schema and properties.
+
+    The result is a new version, so nothing is lost and a second restore can undo it. The
+    protocol is never lowered, and transaction ids are kept, except for the positions of
+    incremental assets, which go back with the rows. Rows of a concurrent append count
+    as later and are kept. If the table already has that state, nothing is committed and
+    `skipped` is true.
+
+    Args:
+        version: the version to restore.
+        timestamp: instead: the latest version committed at or before it, spelled as for
+            `snapshot`.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+
+    Raises:
+        InvalidArgument: neither or both are given.
+        VersionNotFound: the version does not exist.
+        DataFileMissing: a file of that version is missing; the table is as before. If a VACUUM
+            deleted it meanwhile, the restore was committed and taken back by another version.
+        UnsupportedFeature: the table is append-only, or cannot be written.
+        CommitConflict, CommitStateUnknown: the commit failed, or may have failed; or a VACUUM
+            is under way, and the restore was taken back.
+    """
+    plan = plan_restore(table, version, timestamp)
+    by_timestamp = None if timestamp is None else str(timestamp)
+    if not plan.changes_anything:
+        return CommitResult(plan.before.version, {}, plan.before, skipped=True)
+    result = _commit(plan, by_timestamp, commit_info)
+    try:
+        _check_not_vacuumed(plan, result, now_ms())
+    except DeltaError as error:
+        error.version = result.version
+        try:
+            back = _commit(compare_versions(result.snapshot, plan.before), None, commit_info)
+        except DeltaError as failure:
+            error.message += f"; version {result.version} could not be taken back: {failure}"
+        else:
+            error.message += f"; version {back.version} took version {result.version} back"
+        raise
+    return table._adopt(result)
+
+
+def plan_restore(
+    table: TableHandle, version: int | None = None, timestamp: datetime | str | int | None = None
+) -> RestorePlan:
+    """The difference between the latest version and an older one: rows, files, bytes, schema
+    and properties. It writes nothing.
+
+    Args:
+        version: as for `restore`.
+        timestamp: as for `restore`.
+
+    Raises:
+        InvalidArgument: neither or both are given.
+        VersionNotFound: the version does not exist.
+        DataFileMissing: a file of that version is missing, so that it cannot be restored.
+    """
+    if (version is None) == (timestamp is None):
+        raise InvalidArgument("say what to restore by a version or by a timestamp")
+    current = table._existing()
+    target = Snapshot.load(table._store, version=version, timestamp=timestamp)
+    return compare_versions(current, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +158,7 @@ class RestorePlan:
         return "\n".join(_lines(self)) + "\n"
 
 
-def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
+def compare_versions(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing."""
     returning, renumbered, leaving = file_difference(current.live_files(), target.live_files())
     _check_files(returning, target)
@@ -95,41 +173,13 @@ def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
     )
 
 
-def restore_table(
-    plan: RestorePlan,
-    *,
-    by_timestamp: str | None,
-    clock: Clock,
-    commit_info: Mapping[str, object] | None = None,
-) -> CommitResult:
-    """Commit an older state of the table as a new version; no commit if the table already has it.
-
-    `by_timestamp` is the timestamp that selected the version, for the history.
-    """
-    if not plan.changes_anything:
-        return CommitResult(plan.before.version, {}, plan.before, skipped=True)
-    result = _commit(plan, by_timestamp, clock, commit_info)
-    try:
-        _check_not_vacuumed(plan, result, clock())
-    except DeltaError as error:
-        error.version = result.version
-        try:
-            back = _commit(plan_restore(result.snapshot, plan.before), None, clock, commit_info)
-        except DeltaError as failure:
-            error.message += f"; version {result.version} could not be taken back: {failure}"
-        else:
-            error.message += f"; version {back.version} took version {result.version} back"
-        raise
-    return result
-
-
 def _commit(
     plan: RestorePlan,
     by_timestamp: str | None,
-    clock: Clock,
     commit_info: Mapping[str, object] | None,
 ) -> CommitResult:
-    transaction = Transaction(plan.before.store, plan.before, clock=clock)
+    """Commit the older state; `by_timestamp` is the timestamp that selected its version."""
+    transaction = Transaction(plan.before.store, plan.before)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(plan.configuration)
     adds: Sequence[AddFile] = [
@@ -141,7 +191,7 @@ def _commit(
         adds, row_ids = with_row_ids(adds, plan.target, plan.before)
     transaction.stage_domain(*plan.domains, *row_ids)
     transaction.follow_rows_of(plan.target)
-    transaction.stage_removed(tombstones(plan.leaving, clock()))
+    transaction.stage_removed(tombstones(plan.leaving, now_ms()))
     transaction.stage_readded(adds)
     return transaction.commit(
         "RESTORE",

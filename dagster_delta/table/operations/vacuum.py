@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.clock import Clock
+from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
@@ -34,7 +35,7 @@ from dagster_delta.table.log.columns import listed_files
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.log_upkeep.cleanup import DeletedFiles, retention_in_ms
-from dagster_delta.table.operations.vacuum_plan import (
+from dagster_delta.table.operations.unreferenced_files import (
     EmptiedDirectories,
     FoundFiles,
     NeededFiles,
@@ -49,11 +50,73 @@ from dagster_delta.table.transaction.retries import (
 )
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
+if TYPE_CHECKING:
+    from dagster_delta.table.table_handle import TableHandle
+
 _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 _MAX_WORKERS = 8
 _END_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=5))
+
+
+def vacuum(
+    table: TableHandle,
+    retention_hours: float | None = None,
+    *,
+    dry_run: bool = True,
+    enforce_retention: bool = True,
+    record_in_log: bool = True,
+    lite: bool = False,
+    keep_versions: Sequence[int] = (),
+    commit_info: Mapping[str, object] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> VacuumResult:
+    """Delete files that neither the latest version nor a retained older version refers to.
+
+    Only files below the table's root are considered, and none whose name, or directory, begins
+    with `_` or `.` (except change data and partition directories). Files that were modified
+    within the retention are kept: a writer may be about to commit them.
+
+    VACUUM LITE lists no directory: it deletes the files that commits since the last VACUUM have
+    removed, and leaves those that no commit refers to. `unreferenced_files` reports these.
+
+    Args:
+        retention_hours: how long files are kept after they were removed from the table; by
+            default `delta.deletedFileRetentionDuration`, else a week.
+        dry_run: only find the files.
+        enforce_retention: refuse a retention shorter than the table's.
+        record_in_log: commit `VACUUM START` and `VACUUM END`, as delta-spark does.
+        lite: whether to read the files from the log. It needs every commit since the last
+            VACUUM, or since version 0 if there was none.
+        keep_versions: versions whose files are kept, whatever the retention.
+        commit_info: recorded in both commitInfos beside this library's own fields.
+        on_progress: called with the number of files deleted so far, and of all to delete.
+
+    Raises:
+        InvalidArgument: the retention is too short; the log no longer has a commit that VACUUM
+            LITE needs.
+        TableNotFound: the table does not exist.
+        VersionNotFound: a version to keep does not exist.
+        UnsupportedFeature, UnsupportedWriterVersion: the table may use files in a way that this
+            library does not know; nothing was deleted.
+        CommitConflict: a concurrent commit changed the table's protocol or metadata; nothing
+            was deleted.
+        StorageFailure: the store refused or failed.
+    """
+    options = VacuumOptions(
+        retention_hours,
+        dry_run,
+        enforce_retention,
+        record_in_log,
+        commit_info,
+        on_progress,
+        lite,
+        tuple(keep_versions),
+    )
+    result = vacuum_table(table.store, table._existing(), options, clock=now_ms)
+    table._snapshot = result.snapshot
+    return result
 
 
 class VacuumOptions(msgspec.Struct, frozen=True):

@@ -19,9 +19,8 @@ from dagster_delta.errors import CommitConflict, VersionNotFound
 from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table import maintenance_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations import append
+from dagster_delta.table.operations import append, checkpoint, clean_log
 from dagster_delta.table.read.watch import read_new_commits, start_cursor
 from dagster_delta.testing.faulty_store import FaultyStore, Operation
 
@@ -43,7 +42,7 @@ class _History:
     handles: list[DeltaTable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for module in (dagster_delta.clock, append, maintenance_methods):
+        for module in (dagster_delta.clock, append, checkpoint, clean_log):
             self.monkeypatch.setattr(module, "now_ms", lambda: self.now_ms)
         self.store = MemoryStore(clock_ms=lambda: self.now_ms)
         interval = self.chance.choice(["3", "5", "1000"])

@@ -19,8 +19,8 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.unreferenced_files import EmptiedDirectories, is_vacuumed
 from dagster_delta.table.operations.vacuum import VacuumOptions, VacuumResult, vacuum_table
-from dagster_delta.table.operations.vacuum_plan import EmptiedDirectories, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import VECTORS, numbered_with_nulls

@@ -51,10 +51,43 @@ from dagster_delta.table.read.snapshot import Snapshot
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dagster_delta.table.table_handle import TableHandle
+
 _CHANGE_DATA = "_change_data"
 _UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
 _UNUSUAL_PATH = "[%:]|^/|[./]/"
 """Matches every path in the log that may reach a file under another spelling."""
+
+
+def unreferenced_files(table: TableHandle) -> UnreferencedFiles:
+    """The files under the root that no version in the log refers to.
+
+    Nothing is deleted: `vacuum` deletes those with ordinary names once they are older than the
+    retention, and leaves hidden ones, which may belong to other programs.
+
+    Raises:
+        TableNotFound, InvalidTable, StorageFailure.
+    """
+    snapshot = table._existing()
+    found = list_unneeded_files(
+        snapshot,
+        NeededFiles(before_ms=0, retention_ms=2**62),
+        lambda path: not path.startswith(f"{LOG_DIRECTORY}/"),
+        modified_before_ms=2**62,
+        named_like=_without_checksums,
+    ).files.sort_by("path")
+    is_ours = is_vacuumed(snapshot.configuration)
+    vacuumed = boolean_column([is_ours(path) for path in found["path"].to_pylist()])
+    return UnreferencedFiles(found.append_column("is_vacuumed", vacuumed))
+
+
+class UnreferencedFiles(msgspec.Struct, frozen=True):
+    """The files that no version in the log of a table refers to."""
+
+    files: pa.Table
+    """`pa.Table` with `path` (decoded, relative to the root), `size_bytes`, `modified_ms` and
+    `is_vacuumed`: whether VACUUM deletes it once it is older than the retention. Files with hidden
+    names are never deleted."""
 
 
 def is_vacuumed(configuration: TableConfiguration) -> Callable[[str], bool]:
@@ -374,29 +407,6 @@ def _ancestors(path: str) -> Iterable[str]:
     while directory:
         yield directory
         directory = directory.rpartition("/")[0]
-
-
-class UnreferencedFiles(msgspec.Struct, frozen=True):
-    """The files that no version in the log of a table refers to."""
-
-    files: pa.Table
-    """`pa.Table` with `path` (decoded, relative to the root), `size_bytes`, `modified_ms` and
-    `is_vacuumed`: whether VACUUM deletes it once it is older than the retention. Files with hidden
-    names are never deleted."""
-
-
-def find_unreferenced_files(snapshot: Snapshot) -> UnreferencedFiles:
-    """List the root of the table and compare it with every version in the log."""
-    found = list_unneeded_files(
-        snapshot,
-        NeededFiles(before_ms=0, retention_ms=2**62),
-        lambda path: not path.startswith(f"{LOG_DIRECTORY}/"),
-        modified_before_ms=2**62,
-        named_like=_without_checksums,
-    ).files.sort_by("path")
-    is_ours = is_vacuumed(snapshot.configuration)
-    vacuumed = boolean_column([is_ours(path) for path in found["path"].to_pylist()])
-    return UnreferencedFiles(found.append_column("is_vacuumed", vacuumed))
 
 
 def _without_checksums(paths: pa.Array) -> pa.Array:
