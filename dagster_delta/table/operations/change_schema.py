@@ -33,8 +33,8 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json, 
 from dagster_delta.protocol.values.arrow_schema import from_arrow_type
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.existing_rows import RowValidation
 from dagster_delta.table.operations.rewrite_files import FileRewrite
+from dagster_delta.table.operations.validate import RowValidation
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.retries import (
     ConflictRetries,

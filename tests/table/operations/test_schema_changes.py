@@ -26,7 +26,7 @@ from dagster_delta.evolution.planning import plan_schema_changes
 from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations import change_schema, existing_rows, rewrite_files
+from dagster_delta.table.operations import change_schema, rewrite_files, validate
 from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 from tests.sample_tables import IDS, MORE, table_of
@@ -399,7 +399,7 @@ def test_rows_added_during_validation_are_validated_too(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(store, IDS)
-    run = existing_rows.RowValidation.run
+    run = validate.RowValidation.run
     interfering = iter([True])
 
     def run_and_lose(self: Any, snapshot: Any, plan: SchemaChangePlan) -> None:
@@ -407,7 +407,7 @@ def test_rows_added_during_validation_are_validated_too(
         if next(interfering, False):
             DeltaTable("", store=store).append(MORE)
 
-    monkeypatch.setattr(existing_rows.RowValidation, "run", run_and_lose)
+    monkeypatch.setattr(validate.RowValidation, "run", run_and_lose)
     with pytest.raises(ConstraintViolation) as caught:
         table.add_constraint("c", "id < 3")
     assert caught.value.examples == ("{'id': 3}",)

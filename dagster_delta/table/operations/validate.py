@@ -1,4 +1,4 @@
-"""What a schema change requires of existing rows: a check of them.
+"""Validation: whether the rows of a table satisfy constraints that a change asks of them.
 
 Spec: Column Invariants; CHECK Constraints.
 """
