@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from dagster_delta.engines.sql_query import REGISTERED, run_query
     from dagster_delta.engines.statements.merge_clauses import ClauseText
-    from dagster_delta.engines.statements.source_rows import SourceRows
+    from dagster_delta.engines.statements.source_rows import rows_on_disk
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
@@ -63,7 +63,7 @@ _MODULES = {
     "spark.session.shared_server": "join_shared_server stop_shared_server",
     "sql_query": "REGISTERED run_query",
     "statements.merge_clauses": "ClauseText",
-    "statements.source_rows": "SourceRows",
+    "statements.source_rows": "rows_on_disk",
 }
 """Names that are imported when they are first used, by module."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -72,7 +72,6 @@ __all__ = [
     "REGISTERED",
     "ClauseText",
     "DeletionVectorLoader",
-    "SourceRows",
     "active_spark_session",
     "counting_written_bytes",
     "embedded_engine",
@@ -84,6 +83,7 @@ __all__ = [
     "local_settings",
     "local_spark_session",
     "naming_lost_session",
+    "rows_on_disk",
     "run_query",
     "running_session",
     "session_conf",

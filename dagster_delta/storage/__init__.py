@@ -19,7 +19,6 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
-from dagster_delta.storage.scratch import scratch_directory
 
 __all__ = [
     "ObjectMeta",
@@ -33,7 +32,6 @@ __all__ = [
     "open_store",
     "resolve_variable",
     "scheme_of",
-    "scratch_directory",
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +22,7 @@ from dagster_delta.nested_arrays import index_of, rows_without_columns, runs_of
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,6 +125,13 @@ class SourceRows:
     def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the batch that has each row."""
         return np.searchsorted(self._starts, rows, side="right") - 1
+
+
+@contextmanager
+def rows_on_disk(data: object) -> Iterator[SourceRows]:
+    """The rows of anything that an append takes, except a Spark frame, in a temporary file."""
+    with scratch_directory("delta-changes-") as directory:
+        yield SourceRows(data, directory, memory_bytes=0)
 
 
 def _materialize(

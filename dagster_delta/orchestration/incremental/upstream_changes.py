@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines import SourceRows
+from dagster_delta.engines import rows_on_disk
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.python_values import python_rows
-from dagster_delta.storage import scratch_directory
 from dagster_delta.table.read.change_data_feed import (
     CHANGE_COLUMNS,
     CHANGE_TYPE_COLUMN,
@@ -177,8 +176,7 @@ def net_changes(
     `changes`: anything that an append takes, except a Spark frame.
     """
     with ExitStack() as stack:
-        directory = stack.enter_context(scratch_directory("delta-changes-"))
-        source = SourceRows(changes, directory, memory_bytes=0)
+        source = stack.enter_context(rows_on_disk(changes))
         given = source.arrow_schema
         keys = _check_columns(given.names, keys, asset=asset)
         found = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
