@@ -129,6 +129,17 @@ class _Progress(msgspec.Struct):
     highest_row_id: int
     commits: list[tuple[int, bytes]]
 
+    @classmethod
+    def start(cls, request: CommitRequest) -> _Progress:
+        """Before any commit that the version of a request does not hold."""
+        base = request.base
+        return cls(
+            request.read_version,
+            base.timestamp_ms if base and request.in_commit_timestamps else 0,
+            base.highest_row_id if base else NO_ROW_IDS,
+            [],
+        )
+
     @property
     def next_version(self) -> int:
         return 0 if self.base_version is None else self.base_version + 1
@@ -138,6 +149,7 @@ def commit_with_retry(
     store: ObjectStore,
     request: CommitRequest,
     *,
+    rebase: Callable[[Conflicted], CommitRequest | None] = lambda _: None,
     clock: Clock = now_ms,
     sleep: Callable[[float], None] = time.sleep,
     max_attempts: int = MAX_ATTEMPTS,
@@ -147,6 +159,8 @@ def commit_with_retry(
     Args:
         store: store of the table.
         request: what to commit.
+        rebase: what to commit instead after a conflict, planned on the commits that it lost to;
+            None if it cannot follow them.
         clock: returns the commit's timestamp.
         sleep: waits between attempts, in seconds.
         max_attempts: number of taken versions after which it gives up.
@@ -161,17 +175,11 @@ def commit_with_retry(
         UnsupportedFeature: a commit is too large to be read; this commit is not in the log.
         StorageFailure: the store refused the commit, and it has not appeared in the log so far.
     """
-    base = request.base
-    progress = _Progress(
-        request.read_version,
-        base.timestamp_ms if base and request.in_commit_timestamps else 0,
-        base.highest_row_id if base else NO_ROW_IDS,
-        [],
-    )
     if (replaced := _replaced_log(store, request)) is not None:
         return replaced
+    progress = _Progress.start(request)
     for attempt in range(max_attempts):
-        version = progress.next_version
+        base, version = request.base, progress.next_version
         data = request.encode(progress, timestamp_ms=clock())
         # If this commit were unreadable, all later versions would be too.
         check_log_file_size(commit_path(version), len(data))
@@ -185,7 +193,9 @@ def commit_with_retry(
             outcome = _follow_commits(store, request, progress)
         if isinstance(outcome, Committed) and (attempt or not (base and base.keeps_log(clock()))):
             return _checked(store, request, outcome)
-        if outcome is not None:
+        if isinstance(outcome, Conflicted) and (rebased := rebase(outcome)) is not None:
+            request, progress = rebased, _Progress.start(rebased)
+        elif outcome is not None:
             return outcome
     raise CommitRetriesExhausted(
         f"{max_attempts} attempts found their version taken by other writers; repeat the write "

@@ -325,35 +325,46 @@ class Transaction:
             UnsupportedFeature: the table is append-only and rows would be removed.
             StorageFailure: the store refused; nothing is deleted.
         """
-        while True:
-            counted = dict((metrics() if callable(metrics) else metrics) or {})
-            started_ms = self.clock()
-            outcome = self._put(operation, parameters or {}, counted, user_info or {})
-            if isinstance(outcome, Committed):
-                newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
-                newest.seen_ms = started_ms
-                return CommitResult(outcome.version, counted, newest)
-            with self.created_files:
-                is_rebased = self._merge_concurrent_row_changes(outcome)
-            if not is_rebased:
-                if not keeps_files:
-                    self.created_files.delete()
-                outcome.conflict.table = self.store.location.uri
-                raise outcome.conflict
+        started_ms = self.clock()
+
+        def build_request() -> CommitRequest:
+            counted = (metrics() if callable(metrics) else metrics) or {}
+            return self._request(operation, parameters or {}, dict(counted), user_info or {})
+
+        request, outcome = self._put(build_request)
+        if isinstance(outcome, Conflicted):
+            if not keeps_files:
+                self.created_files.delete()
+            outcome.conflict.table = self.store.location.uri
+            raise outcome.conflict
+        newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
+        newest.seen_ms = started_ms
+        return CommitResult(outcome.version, request.metrics, newest)
 
     def _put(
-        self,
-        operation: str,
-        parameters: Mapping[str, object],
-        metrics: Mapping[str, int | str],
-        user_info: Mapping[str, object],
-    ) -> Committed | Conflicted:
+        self, build_request: Callable[[], CommitRequest]
+    ) -> tuple[CommitRequest, Committed | Conflicted]:
+        """The last request, and its outcome."""
+        request: CommitRequest
         created = self.created_files.paths
+
+        def rebase(lost: Conflicted) -> CommitRequest | None:
+            nonlocal created, request
+            self.created_files.add(created)
+            created = ()
+            with self.created_files:
+                if not self._merge_concurrent_row_changes(lost):
+                    return None
+                request = build_request()
+            created = self.created_files.paths
+            self.created_files.release()
+            return request
+
         try:
-            request = self._request(operation, parameters, metrics, user_info)
+            request = build_request()
             # From here on the log may refer to them, whatever is raised.
             self.created_files.release()
-            outcome = commit_with_retry(self.store, request, clock=self.clock)
+            outcome = commit_with_retry(self.store, request, rebase=rebase, clock=self.clock)
         except (
             CommitRetriesExhausted,
             ConditionalPutUnsupported,
@@ -367,7 +378,7 @@ class Transaction:
             raise
         if isinstance(outcome, Conflicted):
             self.created_files.add(created)
-        return outcome
+        return request, outcome
 
     def _merge_concurrent_row_changes(self, lost: Conflicted) -> bool:
         """Whether the change was moved on top of commits about other rows."""
