@@ -123,7 +123,7 @@ def clean_log(
     cutoff_ms = midnight_before(now_ms - retention_ms)
     files = list(_log_files(store))
     listing = LogListing.sort(files)
-    cut, kept_because = _plan(
+    cut, kept_because = _plan_cut(
         snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint
     )
     if cut is not None and not dry_run:
@@ -137,7 +137,7 @@ def clean_log(
                 raise
             listing, cut, kept_because = LogListing.sort(left), None, _OTHERS_CLEAN
     earliest = listing.earliest_version if cut is None else cut
-    expired = _expired(
+    expired = _find_expired(
         store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
     )
     if not dry_run:
@@ -147,7 +147,7 @@ def clean_log(
     return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, kept_because)
 
 
-def _expired(
+def _find_expired(
     store: ObjectStore,
     files: Sequence[ObjectMeta],
     cut: int | None,
@@ -257,7 +257,7 @@ def retention_in_ms(
     return retention_ms
 
 
-def _plan(
+def _plan_cut(
     snapshot: Snapshot, listing: LogListing, cutoff_ms: int, *, may_write_checkpoint: bool
 ) -> tuple[int | None, str | None]:
     """The version that the log will begin with, None if nothing is deleted; and why versions stay

@@ -146,7 +146,7 @@ def clone_table(
 ) -> CommitResult:
     """Create a table with the rows of a version in another store, in one commit."""
     existing = check_clone(source, store, options)
-    configuration = _configuration(source, existing, options, now_ms=clock())
+    configuration = _plan_configuration(source, existing, options, now_ms=clock())
     transaction = Transaction(store, existing, clock=clock)
     transaction.stage_configuration(configuration)
     transaction.depend_on(ReadScope(whole_table=True))
@@ -157,7 +157,7 @@ def clone_table(
         copy = _DeepCopy(source, existing, store, clock())
         named, copies, vectors = copy.name(files), copy.copies, list(copy.vectors.values())
     else:
-        named = _referenced(files, source.store)
+        named = _refer_to_files(files, source.store)
     now = named.slice(0, 0) if existing is None else existing.live_files()
     entering, renumbered, leaving = file_difference(now, named)
     adds: Sequence[AddFile]
@@ -188,7 +188,7 @@ def clone_table(
                 "source": f"delta.`{source.store.location.uri}`",
                 "sourceVersion": source.version,
             },
-            metrics=_metrics(files, leaving, copies),
+            metrics=_count_copies(files, leaving, copies),
             user_info=options.commit_info,
         )
     except CommitConflict:
@@ -213,7 +213,7 @@ def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> 
 
 def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> None:
     own, other = source.store.location.uri, store.location.uri
-    first, second = (f"{_plain(uri)}/" for uri in (own, other))
+    first, second = (f"{_normalize_uri(uri)}/" for uri in (own, other))
     if first.startswith(second) or second.startswith(first):
         raise InvalidArgument(
             f"a clone lies beside its table and not in it, or VACUUM of one would delete files of "
@@ -222,8 +222,8 @@ def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> Non
         )
     if deep or not source.num_files:
         return
-    path = _referenced(source.live_files().slice(0, 1), source.store)["path"][0].as_py()
-    same_kind = _plain(own).partition(":")[0] == _plain(other).partition(":")[0]
+    path = _refer_to_files(source.live_files().slice(0, 1), source.store)["path"][0].as_py()
+    same_kind = _normalize_uri(own).partition(":")[0] == _normalize_uri(other).partition(":")[0]
     if not same_kind or store.head(decode_path(path)) is None:
         raise InvalidArgument(
             f"the store of {other} does not find the file {path} of the table, so a clone there "
@@ -234,7 +234,7 @@ def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> Non
         )
 
 
-def _plain(uri: str) -> str:
+def _normalize_uri(uri: str) -> str:
     """A normal form of a location: equal locations have equal texts."""
     scheme = scheme_of(uri)
     if scheme in ("s3a", "s3n"):
@@ -250,7 +250,7 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
     )
 
 
-def _configuration(
+def _plan_configuration(
     source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
 ) -> TableConfiguration:
     if COLUMN_CHANGE_KEY in source.metadata.configuration:
@@ -323,7 +323,7 @@ def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
         ) from error
 
 
-def _metrics(
+def _count_copies(
     files: pa.Table, leaving: pa.Table, copies: Sequence[FileCopy]
 ) -> dict[str, int | str]:
     return {
@@ -352,7 +352,7 @@ class FileCopy(msgspec.Struct, frozen=True):
     """Size of the file; 0 if the log does not give it."""
 
 
-def _referenced(files: pa.Table, store: ObjectStore) -> pa.Table:
+def _refer_to_files(files: pa.Table, store: ObjectStore) -> pa.Table:
     """The files of the source by absolute URIs."""
     paths = [_absolute_uri(store, decode_path(file)) for file in files["path"].to_pylist()]
 
@@ -360,7 +360,7 @@ def _referenced(files: pa.Table, store: ObjectStore) -> pa.Table:
         uri = _absolute_uri(store, deletion_vector_path(vector))
         return {**fields, "storage_type": "p", "path_or_inline_dv": uri}
 
-    return _renamed(files, paths, name)
+    return _rename_files(files, paths, name)
 
 
 def _absolute_uri(store: ObjectStore, path: str) -> str:
@@ -414,10 +414,10 @@ class _DeepCopy:
             source = decode_path(row["path"])
             values = dict(row["partition_values"] or ())
             ordered = {name: values.get(name) for name in self._partition_columns}
-            wanted = _relative(source, partition_directory(ordered))
+            wanted = _find_relative_path(source, partition_directory(ordered))
             path = self._place(source, wanted, row["size_bytes"], row["modification_time_ms"])
             paths.append(encode_path(path))
-        return _renamed(files, paths, self._name_vector)
+        return _rename_files(files, paths, self._name_vector)
 
     def _place(self, source: str, wanted: str, size_bytes: int, modified_ms: int) -> str:
         """The path of a data file in the clone."""
@@ -456,7 +456,7 @@ class _DeepCopy:
         return fields
 
 
-def _relative(path: str, partition: str) -> str:
+def _find_relative_path(path: str, partition: str) -> str:
     """The target path of a file: its own relative path, or its partition if it has none."""
     if not path.startswith("/") and scheme_of(path) is None:
         return posixpath.normpath(path)
@@ -470,7 +470,7 @@ def _vector_file_id(path: str) -> uuid.UUID:
     return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
 
 
-def _renamed(
+def _rename_files(
     files: pa.Table,
     paths: list[str],
     name_vector: Callable[[DeletionVectorDescriptor, dict[str, object]], _Vector],

@@ -104,7 +104,7 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
     """Check that these are the clustering columns of the table."""
     own = table_clustering(snapshot)
     asked = [to_path(column) for column in columns]
-    if _folded(own) != _folded(asked):
+    if _fold_paths(own) != _fold_paths(asked):
         names = [dotted(column) for column in own]
         raise InvalidArgument(
             f"the table is clustered by {names}, not {list(columns)}: leave cluster_by out, or "
@@ -114,7 +114,7 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
         )
 
 
-def _folded(paths: Iterable[ColumnPath]) -> list[str]:
+def _fold_paths(paths: Iterable[ColumnPath]) -> list[str]:
     return [fold_name(dotted(path)) for path in paths]
 
 

@@ -304,7 +304,7 @@ def read_state(snapshot: Snapshot) -> ColumnChangeState | None:
     if change is None:
         return None
     files = snapshot.live_files(("size_bytes", "tags"))
-    left = _unfilled(files, change)
+    left = _find_unfilled(files, change)
     return ColumnChangeState(
         id=change.id,
         column=dotted(change.path),
@@ -329,7 +329,7 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
         return "(altered)"
 
 
-def _unfilled(files: pa.Table, change: ColumnChange) -> pa.Table:
+def _find_unfilled(files: pa.Table, change: ColumnChange) -> pa.Table:
     """The files that do not hold the shadow column."""
     filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change.id)
     return files.filter(pc.invert(pc.fill_null(filled, False)))
@@ -383,7 +383,7 @@ def begin_column_change(
         plan = plan_for(newest, request)
         transaction = Transaction(newest.store, newest, clock=clock)
         transaction.stage_configuration(plan.prepared)
-        parameters = _parameters(plan.change, "prepared")
+        parameters = _describe_change(plan.change, "prepared")
         return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
     return run_with_retries(begin, snapshot.store, snapshot, RETRIES)
@@ -395,19 +395,19 @@ def remove_mark(
     """Remove the mark, on the newest version after conflicts: no reader ever saw the change. If
     another process has ended it meanwhile, that is a ColumnChangeFailed.
     """
-    change = _running(snapshot)
+    change = _find_running(snapshot)
 
     def cancel(newest: Snapshot) -> CommitResult:
         _check_running(newest, change)
         transaction = Transaction(newest.store, newest, clock=clock)
         transaction.stage_configuration(cancelled_configuration(newest.configuration))
-        parameters = _parameters(change, "cancelled")
+        parameters = _describe_change(change, "cancelled")
         return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
     return run_with_retries(cancel, snapshot.store, snapshot, RETRIES)
 
 
-def _running(snapshot: Snapshot) -> ColumnChange:
+def _find_running(snapshot: Snapshot) -> ColumnChange:
     change = ColumnChange.of(snapshot.configuration)
     if change is None:
         raise InvalidArgument(
@@ -416,7 +416,7 @@ def _running(snapshot: Snapshot) -> ColumnChange:
     return change
 
 
-def _parameters(change: ColumnChange, state: str) -> dict[str, object]:
+def _describe_change(change: ColumnChange, state: str) -> dict[str, object]:
     return {
         "column": dotted(change.path),
         "newType": sql_type_name(change.target_type()),
@@ -455,8 +455,8 @@ class ColumnChangeJob:
             CommitConflict: others change the table faster than its files can be rewritten.
             InvalidArgument: no change is in progress.
         """
-        change = _running(snapshot)
-        self._early = _unfilled(snapshot.live_files(("path", "tags")), change)["path"]
+        change = _find_running(snapshot)
+        self._early = _find_unfilled(snapshot.live_files(("path", "tags")), change)["path"]
         while True:
             done = self._commit_step(snapshot, change)
             snapshot = done.snapshot
@@ -494,7 +494,7 @@ class ColumnChangeJob:
         """Files to rewrite in one commit: at least one while any is left. Files from before the run
         come first, and never together with later ones.
         """
-        left = _unfilled(snapshot.live_files(LIVE_FILE_SCHEMA.names), change)
+        left = _find_unfilled(snapshot.live_files(LIVE_FILE_SCHEMA.names), change)
         early = left.filter(pc.is_in(left["path"], value_set=self._early))
         left = early if early.num_rows else left
         batches = split_by_size(left["size_bytes"].to_pylist(), int, size)
@@ -523,7 +523,7 @@ class ColumnChangeJob:
         }
         committed = transaction.commit(
             _OPERATION,
-            parameters=_parameters(change, "reorganising"),
+            parameters=_describe_change(change, "reorganising"),
             metrics=metrics,
             user_info=self.commit_info,
         )
@@ -553,7 +553,7 @@ class ColumnChangeJob:
         transaction.depend_on(ReadScope(may_hold=without_shadow))
         return transaction.commit(
             _OPERATION,
-            parameters=_parameters(change, "public"),
+            parameters=_describe_change(change, "public"),
             metrics=self._metrics,
             user_info=self.commit_info,
         )

@@ -100,7 +100,7 @@ def convert(
     definition = TableDefinition(StructType(()), names, properties, name, description)
 
     def define(columns: StructType) -> TableConfiguration:
-        schema = StructType((*_without(columns, partitions), *partitions))
+        schema = StructType((*_leave_out(columns, partitions), *partitions))
         configuration = define_table(
             msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
@@ -117,12 +117,12 @@ def convert(
     reader = ForeignFooterReader(opened, define)
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-convert") as workers:
         footers = list(workers.map(lambda file: reader.read(file.meta.path), files))
-    configuration = define(_united(files, footers))
+    configuration = define(_unite_schemas(files, footers))
     transaction = Transaction(opened, None)
     transaction.stage_configuration(configuration)
     # They were not made for the commit, and stay if it fails.
     transaction.stage_readded(
-        _add(file, footer, partitions) for file, footer in zip(files, footers, strict=True)
+        _make_add(file, footer, partitions) for file, footer in zip(files, footers, strict=True)
     )
     try:
         converted = transaction.commit(
@@ -234,11 +234,12 @@ def _partition_fields(
                 file=file.meta.path,
             )
     return tuple(
-        given.get(name) or _inferred(name, [file.texts[name] for file in files]) for name in wanted
+        given.get(name) or _infer_field(name, [file.texts[name] for file in files])
+        for name in wanted
     )
 
 
-def _inferred(name: str, texts: Sequence[str | None]) -> StructField:
+def _infer_field(name: str, texts: Sequence[str | None]) -> StructField:
     known = {text for text in texts if text is not None}
     kind = "string"
     if known and all(_INTEGER.fullmatch(text) for text in known):
@@ -257,12 +258,12 @@ def _are_dates(texts: set[str]) -> bool:
     return True
 
 
-def _without(columns: StructType, partitions: Sequence[StructField]) -> list[StructField]:
+def _leave_out(columns: StructType, partitions: Sequence[StructField]) -> list[StructField]:
     names = {fold_name(field.name) for field in partitions}
     return [field for field in columns if fold_name(field.name) not in names]
 
 
-def _united(files: Sequence[_File], footers: Sequence[ForeignFooter]) -> StructType:
+def _unite_schemas(files: Sequence[_File], footers: Sequence[ForeignFooter]) -> StructType:
     """The columns of all files, in the order in which they first occur."""
     fields: dict[str, tuple[StructField, str]] = {}
     seen: set[StructType] = set()
@@ -283,10 +284,10 @@ def _united(files: Sequence[_File], footers: Sequence[ForeignFooter]) -> StructT
     return StructType(tuple(field for field, _ in fields.values()))
 
 
-def _add(file: _File, footer: ForeignFooter, partitions: Sequence[StructField]) -> AddFile:
+def _make_add(file: _File, footer: ForeignFooter, partitions: Sequence[StructField]) -> AddFile:
     return AddFile(
         path=encode_path(file.meta.path),
-        partition_values={field.name: _canonical(file, field) for field in partitions},
+        partition_values={field.name: _spell_canonically(file, field) for field in partitions},
         size_bytes=file.meta.size_bytes,
         modification_time_ms=file.meta.modified_ms,
         data_change=True,
@@ -294,9 +295,9 @@ def _add(file: _File, footer: ForeignFooter, partitions: Sequence[StructField]) 
     )
 
 
-def _canonical(file: _File, field: StructField) -> str | None:
+def _spell_canonically(file: _File, field: StructField) -> str | None:
     try:
-        return _spelled(file.texts[field.name], field)
+        return _spell_value(file.texts[field.name], field)
     except InvalidTable as error:
         raise InvalidArgument(
             f"{file.texts[field.name]!r} in the path is no value of the partition column "
@@ -307,6 +308,6 @@ def _canonical(file: _File, field: StructField) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _spelled(text: str | None, field: StructField) -> str | None:
+def _spell_value(text: str | None, field: StructField) -> str | None:
     value = parse_partition_value(text, field.data_type, column=field.name)
     return serialize_partition_value(value, field.data_type, column=field.name)

@@ -56,7 +56,7 @@ def fsck(
     snapshot = table._existing()
     store = table.store
     files = snapshot.live_files()
-    has_data, has_vector = _existing(store, files)
+    has_data, has_vector = _find_existing(store, files)
     lost = files.filter(pc.invert(has_data))
     kinds = ["deletion vector" if data else "data file" for data in has_data.to_pylist()]
     broken = pc.invert(pc.and_(has_data, has_vector))
@@ -111,7 +111,7 @@ def _repeated_removals(store: ObjectStore, newest: int) -> tuple[int, ...]:
     return repeated_removals(decode_tail([commit]) for commit in commits)
 
 
-def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:
+def _find_existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:
     """For each file whether storage has it, and whether it has its deletion vector."""
     rows = files.select(["path", "deletion_vector"]).to_pylist()
     paths = [decode_path(row["path"]) for row in rows]

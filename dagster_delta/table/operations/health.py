@@ -92,7 +92,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     if small_file_bytes is None:
         small_file_bytes = int(target_file_size(snapshot.configuration) * MIN_SIZE_SHARE)
     totals = snapshot.totals
-    sizes, small = _partitions(snapshot, small_file_bytes)
+    sizes, small = _measure_partitions(snapshot, small_file_bytes)
     # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
     # with.
     checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
@@ -114,7 +114,9 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     )
 
 
-def _partitions(snapshot: Snapshot, small_file_bytes: int) -> tuple[Counter[str], Counter[str]]:
+def _measure_partitions(
+    snapshot: Snapshot, small_file_bytes: int
+) -> tuple[Counter[str], Counter[str]]:
     """Bytes and small files of each partition; two spellings of a value make two partitions."""
     names = snapshot.configuration.physical_partition_columns
     sizes, small = Counter[str](), Counter[str]()

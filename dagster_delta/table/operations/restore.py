@@ -93,13 +93,13 @@ def restore(
     by_timestamp = None if timestamp is None else str(timestamp)
     if not plan.changes_anything:
         return CommitResult(plan.before.version, {}, plan.before, skipped=True)
-    result = _commit(plan, by_timestamp, commit_info)
+    result = _commit_plan(plan, by_timestamp, commit_info)
     try:
         _check_not_vacuumed(plan, result, now_ms())
     except DeltaError as error:
         error.version = result.version
         try:
-            back = _commit(compare_versions(result.snapshot, plan.before), None, commit_info)
+            back = _commit_plan(compare_versions(result.snapshot, plan.before), None, commit_info)
         except DeltaError as failure:
             error.message += f"; version {result.version} could not be taken back: {failure}"
         else:
@@ -155,7 +155,7 @@ class RestorePlan:
 
     def to_markdown(self) -> str:
         """The difference for people: rows, files, bytes, schema, properties."""
-        return "\n".join(_lines(self)) + "\n"
+        return "\n".join(_render_lines(self)) + "\n"
 
 
 def compare_versions(current: Snapshot, target: Snapshot) -> RestorePlan:
@@ -173,7 +173,7 @@ def compare_versions(current: Snapshot, target: Snapshot) -> RestorePlan:
     )
 
 
-def _commit(
+def _commit_plan(
     plan: RestorePlan,
     by_timestamp: str | None,
     commit_info: Mapping[str, object] | None,
@@ -199,7 +199,7 @@ def _commit(
             "version": None if by_timestamp is not None else plan.target.version,
             "timestamp": by_timestamp,
         },
-        metrics=_metrics(plan),
+        metrics=_count_changes(plan),
         user_info=commit_info,
     )
 
@@ -321,7 +321,7 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
     _check_files(plan.returning, plan.target)
 
 
-def _metrics(plan: RestorePlan) -> dict[str, int | str]:
+def _count_changes(plan: RestorePlan) -> dict[str, int | str]:
     return {
         "tableSizeAfterRestore": plan.target.size_bytes,
         "numOfFilesAfterRestore": plan.target.num_files,
@@ -332,7 +332,7 @@ def _metrics(plan: RestorePlan) -> dict[str, int | str]:
     }
 
 
-def _lines(plan: RestorePlan) -> Iterator[str]:
+def _render_lines(plan: RestorePlan) -> Iterator[str]:
     before, target = plan.before, plan.target
     if not plan.changes_anything:
         yield f"The table is already as it was at version {target.version}."
@@ -346,7 +346,7 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
     )
     for name, now, then in figures:
         if now is None or then is None:
-            yield f"| {name} | {_number(now)} | {_number(then)} | unknown |"
+            yield f"| {name} | {_spell_number(now)} | {_spell_number(then)} | unknown |"
         else:
             yield f"| {name} | {now:,} | {then:,} | {then - now:+,} |"
     yield ""
@@ -356,5 +356,5 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
     yield from schema_lines(before.schema, plan.configuration.schema)
 
 
-def _number(count: int | None) -> str:
+def _spell_number(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"

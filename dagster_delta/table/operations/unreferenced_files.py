@@ -330,7 +330,7 @@ def _looked_up(root: str, paths: Iterable[str]) -> Iterator[ObjectMeta]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _failure(error, root, path) from error
+            raise _name_failure(error, root, path) from error
         # A link to a directory is not a file.
         if not stat.S_ISDIR(status.st_mode):
             yield ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
@@ -355,10 +355,10 @@ def _local_paths(root: str, is_ours: Callable[[str], bool]) -> Iterator[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise _failure(error, root, current) from error
+            raise _name_failure(error, root, current) from error
 
 
-def _failure(error: OSError, root: str | None, path: str) -> StorageFailure:
+def _name_failure(error: OSError, root: str | None, path: str) -> StorageFailure:
     return StorageFailure.of_system(error, "The file system failed", table=root, file=path)
 
 
@@ -374,7 +374,7 @@ class EmptiedDirectories:
         self._directories: list[str] = []
         if root is None:
             return
-        around = {ancestor for path in paths for ancestor in _ancestors(path)}
+        around = {ancestor for path in paths for ancestor in _list_ancestors(path)}
         # Deepest first, because a parent is empty only after its children are removed.
         for directory in sorted(around, key=lambda directory: -directory.count("/")):
             location = f"{root}/{directory}"
@@ -402,7 +402,7 @@ class EmptiedDirectories:
         return removed
 
 
-def _ancestors(path: str) -> Iterable[str]:
+def _list_ancestors(path: str) -> Iterable[str]:
     directory = path.rpartition("/")[0]
     while directory:
         yield directory
