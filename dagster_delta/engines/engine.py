@@ -13,7 +13,6 @@ import pyarrow as pa
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
-    LoggedFiles,
     MatchedRows,
     ReadPlan,
     RewriteResult,
@@ -22,34 +21,12 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.sql.typed import Typed
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
-
-
-class LogPlanner(Protocol):
-    """Finds the files of a read in the log of a large table, on the planner's workers."""
-
-    @property
-    def max_driver_files(self) -> int:
-        """Tables with more files than this use the planner; others are planned in this process."""
-
-    def can_plan(self, logged: LoggedFiles) -> bool:
-        """Whether it can read this log."""
-
-    def find_files(self, logged: LoggedFiles, condition: Typed) -> pa.Table | None:
-        """The live files that may have a row that satisfies a condition, and maybe some more.
-
-        Returns:
-            A `pa.Table` of LIVE_FILE_SCHEMA; None if they are too many for this process.
-
-        Raises:
-            DeltaError: of the log.
-        """
 
 
 class Engine(Protocol):
@@ -63,10 +40,6 @@ class Engine(Protocol):
     @property
     def time_zone(self) -> str:
         """The time zone of its statements, see `session_time_zone`."""
-
-    @property
-    def log_planner(self) -> LogPlanner | None:
-        """The planner that finds the files of large tables; None if this process always does."""
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader | DataFrame:
         """The rows of the plan, lazily: a `pyarrow.RecordBatchReader` or a Spark DataFrame.

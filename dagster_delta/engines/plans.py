@@ -15,7 +15,6 @@ from dagster_delta.parquet.plans import ReadPlan as ReadPlan
 from dagster_delta.parquet.plans import WriteResult as WriteResult
 from dagster_delta.parquet.plans import WriteSpec as WriteSpec
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -41,26 +40,6 @@ class ChangeFileSet(msgspec.Struct, frozen=True):
         """The read of some columns of the changed rows."""
         version = pc.max(self.files["commit_version"]).as_py() or 0
         return ReadPlan(store, version, self.configuration, self.files, tuple(columns), self.where)
-
-
-class LoggedFiles(msgspec.Struct, frozen=True):
-    """The live files of a version as in its log, before any of them is read."""
-
-    store: ObjectStore
-    version: int
-    configuration: TableConfiguration
-    parts: tuple[CheckpointPart, ...]
-    """Parquet files of the checkpoint, sidecars included; their adds are live except for
-    `hidden`."""
-    hidden: tuple[str, ...]
-    """Keys of files that later commits removed or added again, see `file_key`."""
-    added: pa.Table
-    """The files that later commits added, of LIVE_FILE_SCHEMA."""
-
-    @property
-    def num_files(self) -> int:
-        """Number of live files, or a little more."""
-        return sum(part.num_adds for part in self.parts) + int(self.added.num_rows)
 
 
 class MatchedRows(msgspec.Struct, frozen=True):

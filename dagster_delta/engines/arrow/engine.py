@@ -45,7 +45,6 @@ class ArrowEngine:
 
     casts_values = False
     rewrite_batch_bytes = 512 * 1024**2
-    log_planner = None
 
     def __init__(
         self,

@@ -301,8 +301,8 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
         facts["columns"] = list(scan.columns)
     if handler.name in OPENED_ONLY:
         return facts
-    # If Spark has read the log, or it was not read yet, do not read it only for the totals.
-    if snapshot.logged_files(more_than=0) is None:
+    # A log that was not read yet is not read only for the totals.
+    if not snapshot.is_unread:
         files = {"files": scan.num_files, "of_files": snapshot.num_files, "bytes": scan.size_bytes}
         facts |= files
     rows = _rows(value)

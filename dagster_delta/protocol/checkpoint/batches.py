@@ -73,22 +73,19 @@ def batches_of_part(
     *,
     hidden: HiddenFiles = _NOTHING_HIDDEN,
     live: pa.BooleanArray | None = None,
-    share: tuple[int, int] = (0, 1),
 ) -> Iterator[FileBatch]:
     """The live adds of one file of a checkpoint; each batch frees its decoded data.
 
     `statistics` are the columns whose statistics may be requested; None for none. `live` is a
     `pa.BooleanArray` over all rows of the file, if known: its adds that are live according to
-    `hidden`. `share` says which of how many shares of the file to read, see
-    `CheckpointPart.batches`; `live` is then not known. An add that lacks a required field is a
-    CorruptLog.
+    `hidden`. An add that lacks a required field is a CorruptLog.
     """
     if part.num_values("add", "path") == 0:
         return
     start = 0
     keys = () if live is not None and hidden.is_empty else ("path", "deletion_vector")
     with corruption_named(part.path):
-        for rows in part.batches(_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS, share):
+        for rows in part.batches(_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS):
             adds = _Files(rows, None if live is None else live.slice(start, len(rows)))
             start += len(rows)
             kept = hidden.rows_to_keep(adds.column("path"), adds.vectors) if keys else None

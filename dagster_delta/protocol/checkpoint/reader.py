@@ -129,11 +129,6 @@ class CheckpointPart:
         """Rows of the file, of all kinds of actions."""
         return int(self._metadata.num_rows)
 
-    @property
-    def num_row_groups(self) -> int:
-        """Row groups of the file."""
-        return int(self._metadata.num_row_groups)
-
     def has(self, *path: str) -> bool:
         """Whether the file has a column at this path of names."""
         return has_column(self.schema, path)
@@ -230,13 +225,10 @@ class CheckpointPart:
             found.append(table)
         return pa.concat_tables(found)
 
-    def batches(
-        self, columns: Sequence[str], rows: int = _BATCH_ROWS, share: tuple[int, int] = (0, 1)
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """All rows as `pa.RecordBatch`es, decoded one at a time.
 
         Columns are paths of names, joined by dots; all existing columns at and below them are read.
-        `share` is (i, n) for the row groups i, i + n, ... of the file.
         """
         if self.num_rows == 0:
             return
@@ -248,7 +240,7 @@ class CheckpointPart:
             some = leaves if self._is_remote else ()
             return sum(columns.column(leaf).total_compressed_size for leaf in some)
 
-        groups = range(share[0], self.num_row_groups, share[1])
+        groups = range(int(self._metadata.num_row_groups))
         # A run is fetched before it is decoded: a large file is never in memory as a whole.
         runs = list(split_by_size(groups, fetched_bytes, self._fetched_bytes))
         # For little work, a thread costs more than it saves.

@@ -258,16 +258,6 @@ class LogState:
             return base.parts
 
     @_despite_damage
-    def replayed_tail(self) -> tuple[tuple[str, ...], pa.Table]:
-        """What the commits after the checkpoint say: keys of files that they remove or add again,
-        and the files that are added after them, a `pa.Table` of LIVE_FILE_SCHEMA.
-        """
-        with self._lock:
-            _, tails = self._load()
-            tail = self._tail()
-            return tail.keys, add_columns(tails, tail.live_adds)
-
-    @_despite_damage
     def live_files(self, names: Sequence[str]) -> pa.Table:
         """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, always in the same row order."""
         with self._lock:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
+from dagster_delta.engines.plans import LARGE_TABLE_FILES
 from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
@@ -223,6 +223,11 @@ class LogVersion:
         return self._state.max_file_actions
 
     @property
+    def is_unread(self) -> bool:
+        """Whether the file list is in a checkpoint of which no file was read yet."""
+        return any(part.num_adds for part in self._state.unread_parts())
+
+    @property
     def is_large_and_unread(self) -> bool:
         """Whether the file list is large and not loaded yet, so that streaming it in batches is
         better.
@@ -233,24 +238,6 @@ class LogVersion:
         """Counts the batches of `file_batches` that a caller keeps, up to the limit of memory."""
         with located(self.store, self.version):
             return KeptBytes.of_all([part.kept_bytes() for part in self._state.unread_parts()])
-
-    def logged_files(self, *, more_than: int) -> LoggedFiles | None:
-        """The log of a large table, for an engine that replays the log itself.
-
-        Args:
-            more_than: number of files above which a table is large.
-
-        Returns:
-            None if the table is smaller, or its files are already known.
-
-        Raises:
-            InvalidTable, StorageFailure: for the log.
-        """
-        parts = self._state.unread_parts()
-        if sum(part.num_adds for part in parts) <= more_than:
-            return None
-        hidden, added = self._state.replayed_tail()
-        return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
         """The statistics of some columns, row for row with `live_files`.

@@ -536,7 +536,7 @@ class _Merge(msgspec.Struct, frozen=True):
         """What the engine does with the files that may hold a row that matches or changes
         otherwise, and those of some files that another commit adds that may hold one.
         """
-        planner = FilePlanner(self.snapshot, self.engine.log_planner)
+        planner = FilePlanner(self.snapshot)
         target_only = map(in_table, self.condition.target_only)
         matching = Call("and", (*target_only, *source.keys), BOOLEAN)
         conditions = (

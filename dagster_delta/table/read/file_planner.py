@@ -1,8 +1,7 @@
 """Which files of a version may hold rows for a predicate, for a table of any size, and which rows
 of them it selects: decided from the log if possible, else by reading.
 
-An engine with its own workers finds the files of a large table on them. Otherwise the log is read
-in batches, and only the files that may match are kept.
+The log of a large table is read in batches, and only the files that may match are kept.
 
 Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization; Deletion Vectors.
 """
@@ -17,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.engine import Engine, LogPlanner
-from dagster_delta.engines.plans import LoggedFiles, ReadPlan
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.checkpoint.reader import KeptBytes
@@ -36,8 +35,7 @@ from dagster_delta.sql.skipping import (
     skipping_columns,
     with_constants,
 )
-from dagster_delta.sql.typed import TRUE, Call, Typed
-from dagster_delta.sql.types import BOOLEAN
+from dagster_delta.sql.typed import Typed
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -97,14 +95,10 @@ class CandidateFiles(msgspec.Struct, frozen=True):
 
 
 class FilePlanner:
-    """Finds the files of a version that a read, a change or a count needs.
+    """Finds the files of a version that a read, a change or a count needs."""
 
-    `log_planner` is that of an engine that finds the files of large tables itself.
-    """
-
-    def __init__(self, snapshot: LogVersion, log_planner: LogPlanner | None = None) -> None:
+    def __init__(self, snapshot: LogVersion) -> None:
         self.snapshot = snapshot
-        self._log_planner = log_planner
         self._latest: tuple[tuple[Typed, ...], list[SkippedFiles]] | None = None
 
     def predicates_of(self, where: SqlExpression | None) -> tuple[Typed, ...]:
@@ -127,32 +121,10 @@ class FilePlanner:
         """The files that may hold a row that satisfies one of the predicates. Of a large table only
         these are kept in memory; without predicates all files are.
         """
-        if self._log_planner is not None:
-            found = self.found_in_log(*predicates)
-            if isinstance(found, CandidateFiles):
-                return found
         if predicates and self.snapshot.is_large_and_unread:
             kept = self.snapshot.kept_bytes()
             return _together(self.batches(columns, *predicates), columns, len(predicates), kept)
         return self._held(columns, predicates)
-
-    def found_in_log(self, *predicates: Typed) -> CandidateFiles | LoggedFiles | None:
-        """The candidates as the log planner finds them, with all columns.
-
-        The log itself if there are too many files to keep in memory; None if the log planner is not
-        used: there is none, the table is small, or its files are already known.
-        """
-        planner = self._log_planner
-        if planner is None:
-            return None
-        logged = self.snapshot.logged_files(more_than=planner.max_driver_files)
-        if logged is None or not planner.can_plan(logged):
-            return None
-        files = planner.find_files(logged, any_of(predicates))
-        if files is None:
-            return logged
-        # The planner keeps uncertain files; the bounds of the few remaining files are in memory.
-        return CandidateFiles.among(files, logged.configuration, *predicates)
 
     def batches(
         self,
@@ -227,13 +199,6 @@ class FilePlanner:
             # Kept as one value, because another thread may use other predicates at the same time.
             self._latest = latest = predicates, skipped
         return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
-
-
-def any_of(predicates: Sequence[Typed]) -> Typed:
-    """The predicate that is true if one of the given ones is; always true if there are none."""
-    if not predicates:
-        return TRUE
-    return predicates[0] if len(predicates) == 1 else Call("or", tuple(predicates), BOOLEAN)
 
 
 def _together(
@@ -353,7 +318,7 @@ def select_rows(snapshot: LogVersion, where: SqlExpression | None, engine: Engin
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    planner = FilePlanner(snapshot, engine.log_planner)
+    planner = FilePlanner(snapshot)
     predicates = planner.predicates_of(where)
     found = planner.candidates(*predicates)
     (skipped,) = found.skipped

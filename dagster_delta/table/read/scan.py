@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine, session_time_zone, spark_engine
-from dagster_delta.engines.plans import LoggedFiles, ReadPlan
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
 from dagster_delta.protocol.features.text_limits import char_paths
@@ -24,7 +24,7 @@ from dagster_delta.protocol.statistics.statistics import NUM_RECORDS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.session_zone import zone_of_statement
 from dagster_delta.sql.conditions import narrowed, to_expression
-from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
+from dagster_delta.table.read.file_planner import FilePlanner, count_records
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -293,19 +293,9 @@ class Scan(RowFrames):
                 row_ids=self.row_ids,
                 verify_checksums=self.verify_checksums,
             ).to_spark(spark)
-        log_planner = engine.log_planner
-        planner = FilePlanner(self.snapshot, log_planner)
         # The process may use a session with another zone.
         with zone_of_statement(engine.time_zone):
-            predicates = planner.predicates_of(self.where)
-            found = planner.found_in_log(*predicates)
-            # Row ids are counted from the first row of each file, which the driver must know.
-            if isinstance(found, LoggedFiles) and not self.row_ids:
-                plan = self._read_plan(found.added.slice(0, 0), is_decided=False)
-                return log_planner.read_files(plan, found, any_of(predicates))
-            if not isinstance(found, CandidateFiles):
-                found = FilePlanner(self.snapshot).candidates(*predicates)
-            rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
+            rows = engine.read(self.plan())
         return rows.toDF(*self.schema.names) if self.row_ids else rows
 
     def _arrow_schema(self) -> pa.Schema:

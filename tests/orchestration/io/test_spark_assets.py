@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
 
-from dagster_delta.engines.spark.engine import MAX_DRIVER_FILES
 from dagster_delta.errors import PartitionMismatch
 from dagster_delta.orchestration.resources import SparkSessionResource
 from tests.orchestration.conftest import table_of
@@ -49,29 +48,6 @@ def test_a_spark_asset_reads_what_an_arrow_asset_wrote_and_the_other_way_round(l
 
     lake.materialize(events(table_of([{"id": 1}, {"id": 2}])), doubled, reader)
     assert seen == [2, 4]
-
-
-def test_an_input_from_a_large_table_leaves_its_log_to_spark(lake, events, spark, monkeypatch):
-    def refuse(part, *_):
-        raise AssertionError(f"files of {part.path} are read on the driver")
-
-    seen = []
-
-    @dg.asset
-    def reader(events: DataFrame) -> None:
-        seen.extend(sorted(row.id for row in events.collect()))
-
-    checkpointed = {"table_properties": {"delta.checkpointInterval": "1"}}
-    written = events(table_of([{"id": 1}]), metadata=checkpointed)
-    lake.materialize(written, mode="append")
-    monkeypatch.setattr("dagster_delta.protocol.checkpoint.reader.CheckpointPart.add_rows", refuse)
-    settings = SparkSessionResource(conf={MAX_DRIVER_FILES: "0"})
-    try:
-        lake.materialize(written, reader, mode="append", spark=settings)
-    finally:
-        spark.conf.unset(MAX_DRIVER_FILES)
-    assert list((lake.root / "public" / "events" / "_delta_log").glob("*.checkpoint.parquet"))
-    assert seen == [1, 1]
 
 
 def test_a_range_of_static_partitions_is_replaced_exactly(lake, events, spark):

@@ -16,7 +16,6 @@ import pytest
 from deltalake import write_deltalake
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.engine import MAX_DRIVER_FILES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,12 +230,7 @@ def test_times_are_found_whose_bounds_lack_the_seconds_of_the_offset(
 
 
 def on_spark(table: DeltaTable, where: str, spark: SparkSession) -> pa.Table:
-    """The rows, as Spark finds them where it plans on the log itself."""
-    spark.conf.set(MAX_DRIVER_FILES, "0")
-    try:
-        return DeltaTable(table.uri).snapshot().scan(where=where).to_spark(spark).toArrow()
-    finally:
-        spark.conf.unset(MAX_DRIVER_FILES)
+    return DeltaTable(table.uri).snapshot().scan(where=where).to_spark(spark).toArrow()
 
 
 @pytest.mark.parametrize("has_parsed", [True, False], ids=["parsed", "json"])

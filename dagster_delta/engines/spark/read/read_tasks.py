@@ -7,7 +7,6 @@ An executor must be able to import this package and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,14 +21,8 @@ from dagster_delta.parquet.data_file_reader import (
 )
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
-from dagster_delta.protocol.checkpoint.batches import batches_of_part
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import CHANGE_FILE_SCHEMA
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
-from dagster_delta.sql.skipping import skip_files, skipping_columns
-from dagster_delta.sql.typed import Typed
-from dagster_delta.storage import StoreLocation, open_store
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,42 +89,3 @@ def _read_with_positions(plan: ReadPlan, keys: NDArray[Any]) -> Iterator[pa.Reco
         files = pa.array(keys[np.from_dlpack(batch.column(FILE_ORDINAL))])
         columns = [*batch.columns[:-2], files, batch.column(ROW_INDEX)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-PART_SCHEMA = "path string, share long, shares long"
-"""Input of a task that plans, as a Spark schema: a file of a checkpoint, and which of how many
-shares of its row groups to read."""
-
-
-class LogTask(msgspec.Struct, frozen=True):
-    """Finds the files that may match in a checkpoint."""
-
-    location: StoreLocation
-    configuration: TableConfiguration
-    condition: Typed
-    """Over logical paths."""
-    hidden: tuple[str, ...]
-    """See `LoggedFiles`."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The files, as batches of `LIVE_FILE_SCHEMA`."""
-        store = open_store(self.location.uri, self.location.options)
-        hidden = HiddenFiles(self.hidden)
-        columns = list(skipping_columns(self.condition, self.configuration).values())
-        rows = (row for batch in batches for row in batch.to_pylist())
-        for row in rows:
-            part = CheckpointPart(
-                partial(store.open_input, row["path"]),
-                row["path"],
-                is_remote=store.local_path(row["path"]) is None,
-            )
-            for batch in batches_of_part(
-                part,
-                LIVE_FILE_SCHEMA.names,
-                columns or None,
-                hidden=hidden,
-                share=(row["share"], row["shares"]),
-            ):
-                values = batch.files["partition_values"]
-                found = skip_files(self.condition, self.configuration, values, batch.statistics)
-                yield from batch.files.filter(found.may_match).to_batches()

@@ -124,16 +124,6 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
     return rows if with_positions else rows.drop(FILE_KEY, ROW_INDEX)
 
 
-def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -> DataFrame:
-    """As `read_frame`, for files listed in a DataFrame; the Arrow engine reads them on the
-    executors.
-
-    `files`: of `FILE_SCHEMA`, one task per partition.
-    """
-    reader = _FrameReader(session, plan, with_positions=False)
-    return reader.result(reader.read_spread(files))
-
-
 def _is_filled(data_type: DataType) -> bool:
     """Whether Spark fills in defaults of a type: it fails for decimals that no long holds."""
     if isinstance(data_type, DecimalType):

@@ -1,4 +1,4 @@
-"""A log that Spark replays and prunes gives the files and rows that the driver finds by itself."""
+"""Reads and changes of a large table, whose log is read in batches, on Spark."""
 
 from __future__ import annotations
 
@@ -15,22 +15,11 @@ import pytest
 from pyroaring import BitMap64
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark import engine as spark_engine
-from dagster_delta.engines.spark.engine import (
-    MAX_COLLECTED_FILES,
-    MAX_DRIVER_FILES,
-    SparkLogPlanner,
-)
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.typed import TRUE
-from dagster_delta.table.log import state as log_state
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.table.log import version as version_module
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.read.file_planner import CandidateFiles
-from dagster_delta.table.read.snapshot import Snapshot
-from tests.families import family
+from dagster_delta.table.read.file_planner import FilePlanner
 from tests.golden.answers import NAMES, answer, rows_of, table_path
 from tests.inline_vectors import encode_inline
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
@@ -49,27 +38,13 @@ CHECKPOINTED = [
 
 
 @pytest.fixture
-def planned(spark: SparkSession) -> Iterator[SparkSession]:
-    """The shared session, in which every log with a checkpoint is Spark's, far away from UTC."""
+def in_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """The shared session, far away from UTC; every log with a checkpoint is read in batches."""
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    spark.conf.set(MAX_DRIVER_FILES, "0")
     spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
     yield spark
     spark.conf.set("spark.sql.session.timeZone", zone)
-    spark.conf.unset(MAX_DRIVER_FILES)
-    spark.conf.unset(MAX_COLLECTED_FILES)
-
-
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is not allowed to decode any file of a checkpoint."""
-
-    def refuse(part: CheckpointPart, *_: object) -> Any:
-        raise AssertionError(f"files of {part.path} are read on the driver")
-
-    monkeypatch.setattr(CheckpointPart, "add_rows", refuse)
-    for name in ("batches_of_part", "read_adds", "read_removes", "read_statistics"):
-        monkeypatch.setattr(log_state, name, refuse)
 
 
 def listed(files: pa.Table) -> list[str]:
@@ -79,19 +54,13 @@ def listed(files: pa.Table) -> list[str]:
 # -- golden tables ------------------------------------------------------------------------------
 
 
-@pytest.mark.classic("the layouts below are replayed on Connect")
-@pytest.mark.parametrize("name", family(CHECKPOINTED, *list(CHECKPOINTED)[::4]))
+@pytest.mark.parametrize("name", CHECKPOINTED)
 @pytest.mark.usefixtures("golden_tables")
-def test_a_golden_log_replayed_by_spark_has_the_same_files(
-    name: str, planned: SparkSession
-) -> None:
-    planner = SparkLogPlanner(planned)
-    logged = Snapshot.load(DeltaTable(table_path(name)).store).logged_files(more_than=0)
-    if logged is None:
-        return  # nothing but a manifest in JSON
-    assert planner.can_plan(logged)
-    found = planner.find_files(logged, TRUE)
-    assert listed(found) == listed(DeltaTable(table_path(name)).snapshot().live_files())
+def test_batches_of_a_golden_log_have_its_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = listed(DeltaTable(table_path(name)).snapshot().live_files())
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
+    batches = FilePlanner(DeltaTable(table_path(name)).snapshot()).batches(LIVE_FILE_SCHEMA.names)
+    assert listed(pa.concat_tables([batch.files for batch in batches])) == whole
 
 
 # -- predicates ---------------------------------------------------------------------------------
@@ -271,22 +240,17 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTable]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_the_files_that_the_driver_finds(
-    layout: str, layouts: dict[str, DeltaTable], planned: SparkSession
+def test_every_layout_gives_the_files_of_the_whole_list(
+    layout: str, layouts: dict[str, DeltaTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = DeltaTable(layouts[layout].uri)
-    planner = SparkLogPlanner(planned)
+    uri = layouts[layout].uri
     for where in (None, "q = DATE '2024-02-28' AND l > 0"):
-        scan = table.snapshot().scan(where=where)
-        logged = Snapshot.load(table.store).logged_files(more_than=0)
-        assert logged is not None
-        predicate = parse_expression(where or "true", logged.configuration.schema).typed
-        found = planner.find_files(logged, predicate)
-        assert found is not None
-        kept = CandidateFiles.among(found, logged.configuration, predicate).files
-        assert listed(kept) == listed(scan.plan().files)
-        # What is left for the driver to drop is among what was added since the checkpoint.
-        assert found.num_rows <= kept.num_rows + logged.added.num_rows, where
+        whole = listed(DeltaTable(uri).snapshot().scan(where=where).plan().files)
+        with monkeypatch.context() as patched:
+            patched.setattr(version_module, "LARGE_TABLE_FILES", 0)
+            assert DeltaTable(uri).snapshot().is_large_and_unread
+            found = DeltaTable(uri).snapshot().scan(where=where).plan().files
+        assert listed(found) == whole, where
 
 
 # -- rows ---------------------------------------------------------------------------------------
@@ -324,90 +288,55 @@ def living(tmp_path: Path) -> DeltaTable:
 WHERES = [None, "o.z BETWEEN 61 AND 64", "p IS NULL OR id > 140", "id < 0"]
 
 
-@pytest.mark.parametrize("collected", ["100", "0"], ids=["files_come", "files_stay"])
-@pytest.mark.usefixtures("unread")
-def test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here(
-    living: DeltaTable, planned: SparkSession, monkeypatch: pytest.MonkeyPatch, collected: str
+def test_rows_are_those_of_the_embedded_engine(
+    living: DeltaTable, in_batches: SparkSession
 ) -> None:
-    planned.conf.set(MAX_COLLECTED_FILES, collected)
-    brought: list[int] = []
-    original = spark_engine._as_live_files
-
-    def counted(rows: pa.Table) -> pa.Table:
-        brought.append(rows.num_rows)
-        return original(rows)
-
-    monkeypatch.setattr(spark_engine, "_as_live_files", counted)
-    found = {
-        where: rows_of(living.snapshot().scan(where=where).to_spark(planned).toArrow())
-        for where in WHERES
-    }
-    monkeypatch.undo()
     for where in WHERES:
-        assert found[where] == rows_of(living.snapshot().scan(where=where).to_arrow()), where
-    # One more than allowed tells that they are too many.
-    assert max(brought) <= int(collected) + 1
+        found = rows_of(living.snapshot().scan(where=where).to_spark(in_batches).toArrow())
+        assert found == rows_of(living.snapshot().scan(where=where).to_arrow()), where
 
 
-def test_a_projection_of_files_that_stay(living: DeltaTable, planned: SparkSession) -> None:
-    planned.conf.set(MAX_COLLECTED_FILES, "0")
-    scan = living.snapshot().scan(columns=["p"], where="id > 100")
-    assert rows_of(scan.to_spark(planned).toArrow()) == rows_of(scan.to_arrow())
-    assert living.snapshot().scan().to_spark(planned).count() == living.snapshot().scan().count()
-
-
-@pytest.mark.usefixtures("unread")
-def test_a_change_on_spark_decodes_no_file_of_the_checkpoint_here(
-    living: DeltaTable, planned: SparkSession
+def test_a_projection_has_the_rows_of_the_embedded_engine(
+    living: DeltaTable, in_batches: SparkSession
 ) -> None:
-    frame = planned.createDataFrame(rows_between(150, 160))
+    scan = living.snapshot().scan(columns=["p"], where="id > 100")
+    assert rows_of(scan.to_spark(in_batches).toArrow()) == rows_of(scan.to_arrow())
+    assert living.snapshot().scan().to_spark(in_batches).count() == living.snapshot().scan().count()
+
+
+def test_a_change_on_spark_is_seen_by_the_next_read(
+    living: DeltaTable, in_batches: SparkSession
+) -> None:
+    frame = in_batches.createDataFrame(rows_between(150, 160))
     living.append(frame, idempotency=("job", 1))
     assert living.append(frame, idempotency=("job", 1)).skipped
     living.update({"id": "id + 1000"}, "id = 70", engine="spark")
     result = living.delete("id = 61", engine="spark")
     assert result.metrics["numDeletedRows"] == 1
-    source = planned.createDataFrame(rows_between(66, 67))
+    source = in_batches.createDataFrame(rows_between(66, 67))
     merged = living.merge(source, "t.id = s.id").when_matched_update({"id": "2066"}).execute()
     assert merged.metrics["numTargetRowsUpdated"] == 1
     left = (
         DeltaTable(living.uri)
         .snapshot()
         .scan(where="id IN (61, 66, 70, 155, 1070, 2066)")
-        .to_spark(planned)
+        .to_spark(in_batches)
     )
     assert sorted(row["id"] for row in left.collect()) == [155, 1070, 2066]
 
 
-def test_row_ids_are_those_of_the_driver(tmp_path: Path, planned: SparkSession) -> None:
+def test_row_ids_are_those_of_the_embedded_engine(tmp_path: Path, in_batches: SparkSession) -> None:
     table = DeltaTable(str(tmp_path / "t"), must_exist=False)
     table.append(rows_between(0, 20), properties={"delta.enableRowTracking": "true"})
     table.append(rows_between(20, 40))
     table.checkpoint()
     wanted = rows_of(DeltaTable(table.uri).snapshot().scan(row_ids=True).to_arrow())
-    for collected in ("100", "0"):
-        planned.conf.set(MAX_COLLECTED_FILES, collected)
-        scan = DeltaTable(table.uri).snapshot().scan(row_ids=True)
-        assert rows_of(scan.to_spark(planned).toArrow()) == wanted
-
-
-def test_a_small_table_is_planned_here(
-    living: DeltaTable, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> Any:
-        raise AssertionError("Spark reads the log")
-
-    monkeypatch.setattr(SparkLogPlanner, "find_files", refuse)
-    assert living.snapshot().scan(where="id = 66").to_spark(spark).count() == 1
-
-
-def test_a_setting_that_is_no_number_is_named(living: DeltaTable, planned: SparkSession) -> None:
-    planned.conf.set(MAX_DRIVER_FILES, "many")
-    with pytest.raises(InvalidArgument, match=r"maxDriverFiles is a number of files, not 'many'"):
-        living.snapshot().scan().to_spark(planned)
+    scan = DeltaTable(table.uri).snapshot().scan(row_ids=True)
+    assert rows_of(scan.to_spark(in_batches).toArrow()) == wanted
 
 
 def test_statistics_of_another_type_than_the_column_has_now_drop_no_file(
-    tmp_path: Path, planned: SparkSession
+    tmp_path: Path, in_batches: SparkSession
 ) -> None:
     table = DeltaTable(str(tmp_path / "t"), must_exist=False)
     struct = {"delta.checkpoint.writeStatsAsStruct": "true"}
@@ -417,10 +346,10 @@ def test_statistics_of_another_type_than_the_column_has_now_drop_no_file(
     table.overwrite(pa.table({"c": [7, 8], "d": ["x", "y"]}), schema_mode="overwrite")
     for where in ("c > 7", "d = 'x'", "c IS NULL"):
         scan = DeltaTable(table.uri).snapshot().scan(where=where)
-        assert rows_of(scan.to_spark(planned).toArrow()) == rows_of(scan.to_arrow())
+        assert rows_of(scan.to_spark(in_batches).toArrow()) == rows_of(scan.to_arrow())
 
 
-def test_inline_vectors_reach_the_executors(tmp_path: Path, planned: SparkSession) -> None:
+def test_inline_vectors_reach_the_executors(tmp_path: Path, in_batches: SparkSession) -> None:
     table = DeltaTable(str(tmp_path / "t"), must_exist=False)
     table.append(pa.table({"id": range(100)}), properties={"delta.enableDeletionVectors": "true"})
     [live] = table.snapshot().live_files(["path", "size_bytes", "stats"]).to_pylist()
@@ -442,6 +371,5 @@ def test_inline_vectors_reach_the_executors(tmp_path: Path, planned: SparkSessio
     put(table, 1, [{"remove": {"path": live["path"], "dataChange": True}}, {"add": action}])
     table.refresh()
     table.checkpoint()
-    planned.conf.set(MAX_COLLECTED_FILES, "0")
-    frame = DeltaTable(table.uri).snapshot().scan().to_spark(planned)
+    frame = DeltaTable(table.uri).snapshot().scan().to_spark(in_batches)
     assert sorted(row["id"] for row in frame.collect()) == list(range(90, 100))
