@@ -112,13 +112,13 @@ def _find_cast(source: pa.DataType, target: DataType, is_exact: bool) -> Cast | 
         case "string":
             return _to_string(source)
         case "boolean" if types.is_boolean(source):
-            return _identity
+            return _keep_values
         case "binary" if _is_binary(source):
             return lambda array: array.cast(arrow_type)
     return None
 
 
-def _identity(array: pa.Array) -> pa.Array:
+def _keep_values(array: pa.Array) -> pa.Array:
     return array
 
 
@@ -137,7 +137,7 @@ def holds_bytes(source: pa.DataType) -> bool:
 def _to_integer(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if types.is_integer(source):
-        return _identity if source == target else lambda array: array.cast(target)
+        return _keep_values if source == target else lambda array: array.cast(target)
     if types.is_floating(source):
         if is_exact:
             return lambda array: array.cast(pa.float64()).cast(target)
@@ -164,7 +164,7 @@ def _truncate_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
     types = pa.types
     if source == target:
-        return _identity
+        return _keep_values
     if types.is_integer(source):
         # Spark stores the nearest float; only a value out of range is an error, and every integer
         # is in the range of a float.
@@ -184,7 +184,7 @@ def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _to_decimal(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if source == target:
-        return _identity
+        return _keep_values
     if types.is_integer(source):
         digits = pa.decimal128(20, 0)
         rescale = _rescale_decimals(digits, target)
@@ -243,9 +243,9 @@ def _refuse_loss(stored: pa.Array, given: pa.Array) -> None:
 def _to_time(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if source == target:
-        return _identity
+        return _keep_values
     if types.is_date(source):
-        days: Cast = _days_from_milliseconds if types.is_date64(source) else _identity
+        days: Cast = _days_from_milliseconds if types.is_date64(source) else _keep_values
         return lambda array: days(array).cast(target)
     if types.is_timestamp(source):
         if types.is_date32(target):
@@ -272,7 +272,7 @@ def _days_from_milliseconds(array: pa.Array) -> pa.Array:
 def _to_string(source: pa.DataType) -> Cast | None:
     types = pa.types
     if types.is_string(source):
-        return _identity
+        return _keep_values
     if holds_bytes(source) or types.is_integer(source) or types.is_boolean(source):
         return lambda array: array.cast(pa.string())
     if types.is_date32(source):

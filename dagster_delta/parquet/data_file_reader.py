@@ -220,13 +220,13 @@ class DataFileReader:
         for raw in self._first.decode(opened, group):
             # Mask: a filter never sees a deleted row, as it could fail on one.
             selected = opened.wanted_rows(start, raw.num_rows)
-            rows, count = _filter(raw, selected)
+            rows, count = _filter_rows(raw, selected)
             # Project and cast.
             columns = self._first.batch(opened, rows, count)
             # Filter.
             if self._where is not None:
                 passes = pc.fill_null(self._where.evaluate_filter(columns), FALSE)
-                columns, count = _filter(columns, passes)
+                columns, count = _filter_rows(columns, passes)
                 if selected is not None:
                     passes = pc.replace_with_mask(selected, selected, passes)
                 selected = passes
@@ -249,12 +249,14 @@ class DataFileReader:
         """The batches of `length` rows of a file, of which the `selected` are in `first`."""
         if not self._rest.names:
             arrays = [first.column(index) for index in self._positions_of_columns]
-            yield self._located(arrays, opened.file, start, length, selected, first.num_rows)
+            yield self._add_position_columns(
+                arrays, opened.file, start, length, selected, first.num_rows
+            )
             return
         position = taken = 0
         for raw in rest.take(length):
             mask = None if selected is None else selected.slice(position, raw.num_rows)
-            rows, count = _filter(raw, mask)
+            rows, count = _filter_rows(raw, mask)
             if count:
                 found = [
                     *first.slice(taken, count).columns,
@@ -262,7 +264,9 @@ class DataFileReader:
                 ]
                 arrays = [found[index] for index in self._positions_of_columns]
                 place = start + position
-                yield self._located(arrays, opened.file, place, raw.num_rows, mask, count)
+                yield self._add_position_columns(
+                    arrays, opened.file, place, raw.num_rows, mask, count
+                )
             position += raw.num_rows
             taken += count
 
@@ -273,7 +277,7 @@ class DataFileReader:
             ranges = opened.remote_ranges(group, columns)
             return sum(length for _, length in ranges)
 
-    def _located(
+    def _add_position_columns(
         self,
         arrays: list[pa.Array],
         file: DataFile,
@@ -284,19 +288,19 @@ class DataFileReader:
     ) -> pa.RecordBatch:
         """The batch of some rows, with the values that depend on their position in the file."""
         if self._with_positions or self._row_ids is not None:
-            positions = _positions(file, start, length, mask)
+            positions = _make_position_columns(file, start, length, mask)
             if self._row_ids is not None:
                 _fill_row_ids(arrays, self._row_ids, file, positions[1])
             if self._with_positions:
                 arrays = [*arrays, *positions]
-        return _batch(arrays, self.schema, count)
+        return _build_batch(arrays, self.schema, count)
 
     def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
         return naming_data_file(self._store, file.path)
 
 
-def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:
+def _filter_rows(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:
     """The rows of a `pyarrow.RecordBatch` where the mask is true (all without one), counted."""
     if mask is None:
         return rows, rows.num_rows
@@ -311,7 +315,7 @@ def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.Reco
     return pc.call_function("filter", [without_views(rows), mask], drop, decoding_pool()), count
 
 
-def _positions(
+def _make_position_columns(
     file: DataFile, start: int, length: int, mask: pa.BooleanArray | None
 ) -> list[pa.Array]:
     """The position columns of those rows of a file from `start` on where the mask is true."""
@@ -339,7 +343,7 @@ def _fill_row_ids(
         )
 
 
-def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+def _build_batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
     return (
         pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else rows_without_columns(count)
     )
@@ -360,13 +364,13 @@ class _RawRows:
     def take(self, count: int) -> Iterator[pa.RecordBatch]:
         """The next rows, as `pyarrow.RecordBatch`es of raw columns."""
         while self._skipped:
-            self._skipped -= self._next(self._skipped).num_rows
+            self._skipped -= self._next_batch(self._skipped).num_rows
         while count:
-            rows = self._next(count)
+            rows = self._next_batch(count)
             count -= rows.num_rows
             yield rows
 
-    def _next(self, most: int) -> pa.RecordBatch:
+    def _next_batch(self, most: int) -> pa.RecordBatch:
         batch = self._current if self._current is not None else next(self._batches)
         if batch.num_rows <= most:
             self._current = None
@@ -415,7 +419,7 @@ class _ColumnSet:
             next(data) if constant is None else pa.repeat(constant(values), count)
             for constant in self._constants
         ]
-        return _batch(arrays, self.schema, count)
+        return _build_batch(arrays, self.schema, count)
 
 
 def _partition_value(
@@ -452,18 +456,18 @@ def _matching_row_groups(
         if has_legacy_times and pa.types.is_temporal(file_type):
             continue
         data_type = schema.fields_along(path)[-1].data_type
-        known = _bounds(opened.statistics, index, file_type, data_type)
+        known = _read_column_bounds(opened.statistics, index, file_type, data_type)
         if known is not None:
             bounds[path] = known
     matches = possible_outcomes(condition, bounds, count).true.to_pylist()
     return [index for index, may in enumerate(matches) if may]
 
 
-def _bounds(
+def _read_column_bounds(
     chunks: ChunkStatistics, leaf: int, file_type: pa.DataType, data_type: DataType
 ) -> ColumnBounds | None:
     """Bounds of one column, one per row group; None if the footer's cannot be used."""
-    decode = _decoder(file_type)
+    decode = _find_bound_decoder(file_type)
     if decode is None:
         return None
     arrow_type = to_arrow_type(data_type)
@@ -487,7 +491,7 @@ def _bounds(
         return None
 
 
-def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
+def _find_bound_decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
     """The function from raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
     if types.is_signed_integer(file_type):

@@ -73,13 +73,13 @@ class DeletionVectorLoader:
             if shared is None:
                 data = self._store.read_range(path, offset, length)
             else:
-                data = self._whole(path, shared)[offset : offset + length]
+                data = self._read_shared_file(path, shared)[offset : offset + length]
         except FileNotFoundError as error:
             table = self._store.location.uri
             raise DataFileMissing(FILE_MISSING, table=table, file=path) from error
         return read_from_file_bytes(data, descriptor)
 
-    def _whole(self, path: str, shared: _SharedFile) -> bytes:
+    def _read_shared_file(self, path: str, shared: _SharedFile) -> bytes:
         with shared.lock:
             data = shared.data if shared.data is not None else self._store.read(path)
             shared.uses -= 1

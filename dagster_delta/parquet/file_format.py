@@ -81,7 +81,7 @@ class FileFormat(msgspec.Struct, frozen=True):
         physical = physical_arrow_schema(schema, configuration.column_mapping_mode)
         return cls(
             columns=schema.names,
-            arrow_schema=pa.schema([_relax(field) for field in physical]),
+            arrow_schema=pa.schema([_relax_field(field) for field in physical]),
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
             may_pack=configuration.properties.parquet_format_version != "1.0.0",
@@ -120,7 +120,7 @@ class ColumnEncodings(msgspec.Struct, frozen=True):
         leaves = [
             leaf
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
-            for leaf in leaf_arrays(name, _sample(column))
+            for leaf in leaf_arrays(name, _sample_values(column))
         ]
         count = Counter(path for path, _ in leaves)
         dictionary, delta_packed = [], []
@@ -198,7 +198,7 @@ def encode_rows(
     return file, writer.metadata
 
 
-def _sample(column: pa.ChunkedArray) -> pa.Array:
+def _sample_values(column: pa.ChunkedArray) -> pa.Array:
     sample = column.slice(0, _SAMPLE_ROWS)
     if sample.num_chunks == 1:
         return sample.chunk(0)
@@ -329,7 +329,7 @@ def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
     )
 
 
-def _relax(field: pa.Field) -> pa.Field:
+def _relax_field(field: pa.Field) -> pa.Field:
     """The Arrow field as nullable, at every depth.
 
     NOT NULL is checked before; the Parquet writer would also check the hidden children of null
@@ -343,4 +343,6 @@ def _relax_type(arrow_type: pa.DataType) -> pa.DataType:
         return pa.struct([part.with_nullable(False) for part in arrow_type])
     if not pa.types.is_nested(arrow_type):
         return arrow_type
-    return with_inner_fields(arrow_type, [_relax(field) for field in inner_fields(arrow_type)])
+    return with_inner_fields(
+        arrow_type, [_relax_field(field) for field in inner_fields(arrow_type)]
+    )

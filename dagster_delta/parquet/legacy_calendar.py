@@ -93,7 +93,7 @@ def _moved_days(days: pa.Array) -> pa.Array:
     if first is None or first >= _FIRST_GREGORIAN_DAY:
         return days
     numbers = days.cast(pa.int32())
-    shift = _day_shift(_filled(numbers)).astype(np.int32)
+    shift = _day_shift(_fill_nulls(numbers)).astype(np.int32)
     return pc.add(numbers, pa.array(shift)).cast(days.type)
 
 
@@ -102,17 +102,17 @@ def _moved_times(times: pa.Array, *, zone: str) -> pa.Array:
     if first is None or first >= _LAST_OFFSET_CHANGE_US:
         return times
     numbers = times.cast(pa.int64())
-    micros = _filled(numbers)
+    micros = _fill_nulls(numbers)
     is_old = micros < _LAST_OFFSET_CHANGE_US
     old = micros[is_old]
     local = old + _standard_offset_us(zone)
     local += _day_shift(local // _DAY_US) * _DAY_US
     shift = np.zeros(len(micros), dtype=np.int64)
-    shift[is_old] = _instants(local, zone) - old
+    shift[is_old] = _to_instants(local, zone) - old
     return pc.add(numbers, pa.array(shift)).cast(times.type)
 
 
-def _filled(numbers: pa.Array) -> NDArray[np.int64]:
+def _fill_nulls(numbers: pa.Array) -> NDArray[np.int64]:
     filled: NDArray[np.int64] = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     return filled
 
@@ -125,7 +125,7 @@ def _day_shift(days: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(days < _FIRST_GREGORIAN_DAY, shift, 0)
 
 
-def _instants(local_us: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
+def _to_instants(local_us: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
     """Local times of a zone, by the offsets that it had, as microseconds since the epoch."""
     fixed = _fixed_offset_us(zone)
     if fixed is not None:

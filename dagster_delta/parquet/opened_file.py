@@ -183,13 +183,13 @@ class OpenedFile(msgspec.Struct, dict=True):
         their dictionaries are expanded.
         """
         row_group = self.footer.row_group(group)
-        dictionaries = self._dictionaries(group, parquet_columns)
+        dictionaries = self._choose_dictionaries(group, parquet_columns)
         sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
         encoded = (row_group.column(column).total_uncompressed_size for column in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows
         # Use a separate reader: one reader must not decode on two threads.
-        with self._reader(group, parquet_columns, dictionaries) as parquet:
+        with self._open_reader(group, parquet_columns, dictionaries) as parquet:
             for batch in parquet.iter_batches(
                 sizes.rows, [group], parquet_columns, use_threads=is_wide
             ):
@@ -209,7 +209,7 @@ class OpenedFile(msgspec.Struct, dict=True):
         """Offset and length of columns of a row group; empty if a read is no round trip."""
         return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
 
-    def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
+    def _choose_dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
         """The Parquet columns to decode as dictionaries: top-level text with few distinct values,
         which takes half the time, and with long entries. Any row may have such an entry, so the
         decoded size of rows is known only from their indexes into the dictionary.
@@ -228,7 +228,7 @@ class OpenedFile(msgspec.Struct, dict=True):
         if self.is_remote or not expandable:
             # Checking a dictionary costs a round trip.
             return repetitive
-        reader = self._open(self.handle, expandable, buffer_size=STREAM_BYTES)
+        reader = self._open_parquet(self.handle, expandable, buffer_size=STREAM_BYTES)
         first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
         # The columns of a batch are in the order of the file.
         entries = zip(sorted(expandable), first.columns if first is not None else (), strict=False)
@@ -239,7 +239,7 @@ class OpenedFile(msgspec.Struct, dict=True):
         ]
 
     @contextmanager
-    def _reader(
+    def _open_reader(
         self, group: int, parquet_columns: list[int], dictionaries: list[int]
     ) -> Iterator[pq.core.ParquetReader]:
         """A reader of columns of a row group. If a read is a round trip, they are fetched ahead,
@@ -250,13 +250,15 @@ class OpenedFile(msgspec.Struct, dict=True):
         if ranges and self.store is not None:
             size = self.handle.size()
             with self.store.open_ranges(self.file.path, ranges, size, self.budget) as handle:
-                yield self._open(handle, dictionaries, buffer_size=_REMOTE_STREAM_BYTES, **checks)
+                yield self._open_parquet(
+                    handle, dictionaries, buffer_size=_REMOTE_STREAM_BYTES, **checks
+                )
             return
         size_bytes = sum(length for _, length in ranges)
         is_fetched = size_bytes > 0 and self.budget.take(size_bytes)
         buffer_bytes = _REMOTE_STREAM_BYTES if self.is_remote else STREAM_BYTES
         try:
-            yield self._open(
+            yield self._open_parquet(
                 self.handle,
                 dictionaries,
                 # Columns that are fetched together are read whole.
@@ -268,7 +270,7 @@ class OpenedFile(msgspec.Struct, dict=True):
             if is_fetched:
                 self.budget.give_back(size_bytes)
 
-    def _open(
+    def _open_parquet(
         self,
         handle: pa.NativeFile,
         dictionaries: Sequence[int],
@@ -331,11 +333,13 @@ class BatchSizes:
             chunk, column = row_group.column(index), footer.schema.column(index)
             if index in dictionaries:
                 continue
-            size_bytes += max(chunk.total_uncompressed_size, chunk.num_values * _width(column))
+            size_bytes += max(
+                chunk.total_uncompressed_size, chunk.num_values * _estimate_width(column)
+            )
             is_certain = is_certain and not may_expand(chunk, column)
         self._most = BATCH_ROWS if is_certain else _FIRST_ROWS
         self._position = 0
-        self.rows = self._fitting(size_bytes, row_group.num_rows)
+        self.rows = self._limit_rows(size_bytes, row_group.num_rows)
         """Rows to decode next."""
 
     def observe(self, batch: pa.RecordBatch) -> None:
@@ -347,11 +351,11 @@ class BatchSizes:
             for column in batch.columns
             if pa.types.is_dictionary(column.type)
         )
-        fitting = self._fitting(size_bytes, batch.num_rows)
+        fitting = self._limit_rows(size_bytes, batch.num_rows)
         # A batch that ends at the end of a deletion vector's container is masked faster.
         self.rows = min(fitting, BATCH_ROWS - self._position % BATCH_ROWS)
 
-    def _fitting(self, size_bytes: float, num_rows: int) -> int:
+    def _limit_rows(self, size_bytes: float, num_rows: int) -> int:
         if size_bytes * self._most <= BATCH_BYTES * num_rows:
             return self._most
         self._most = max(1, int(BATCH_BYTES * num_rows / size_bytes))
@@ -396,7 +400,7 @@ def longest_entry(dictionary: pa.Array) -> int:
     return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
 
 
-def _width(column: pq.ColumnSchema) -> float:
+def _estimate_width(column: pq.ColumnSchema) -> float:
     """Arrow bytes of a value, without the bytes of text."""
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
         return max(_DEFAULT_WIDTH, int(column.length))

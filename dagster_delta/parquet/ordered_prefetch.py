@@ -97,7 +97,7 @@ class _Prefetch:
             source, channel = taken
             try:
                 for batch in source.read():
-                    if not self._put(channel, batch):
+                    if not self._put_batch(channel, batch):
                         break
             except BaseException as error:  # noqa: BLE001  raised again where it is consumed
                 channel.error = error
@@ -139,7 +139,7 @@ class _Prefetch:
         total = self._fetched_bytes + channel.fetched_bytes
         return total <= FETCHED_BYTES or channel.fetched_bytes in (0, total)
 
-    def _put(self, channel: _Channel, batch: pa.RecordBatch) -> bool:
+    def _put_batch(self, channel: _Channel, batch: pa.RecordBatch) -> bool:
         """Add a batch and wait for room. Returns False if the consumer has stopped."""
         size_bytes = batch.nbytes
         with self._changed:

@@ -96,11 +96,11 @@ class FileProjection(msgspec.Struct, frozen=True):
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types."""
-        found = [_expanded(column) for column in batch.columns]
+        found = [_expand_dictionary(column) for column in batch.columns]
         return [column.values(found, batch.num_rows) for column in self._columns]
 
 
-def _expanded(column: pa.Array) -> pa.Array:
+def _expand_dictionary(column: pa.Array) -> pa.Array:
     """A column that was decoded as a dictionary, with its values."""
     if not pa.types.is_dictionary(column.type):
         return column
@@ -114,7 +114,7 @@ def num_steps_found(
 
     `path`: logical names from the root to a field, through structs.
     """
-    return len(list(_steps(file_schema, schema, path, mode)))
+    return len(list(_find_steps(file_schema, schema, path, mode)))
 
 
 def locate_leaf(
@@ -127,11 +127,11 @@ def locate_leaf(
     Returns:
         None if the file lacks the column, or the path does not end at a single Parquet column.
     """
-    steps = list(_steps(file_schema, schema, path, mode))
+    steps = list(_find_steps(file_schema, schema, path, mode))
     return steps[-1] if len(steps) == len(path) and not pa.types.is_nested(steps[-1][1]) else None
 
 
-def _steps(
+def _find_steps(
     file_schema: pa.Schema, schema: StructType, path: Path, mode: ColumnMappingMode
 ) -> Iterator[tuple[int, pa.DataType]]:
     """First Parquet column and Arrow type of each step of a logical path that a file has."""
@@ -257,7 +257,7 @@ class _FileConversion(ColumnConversion):
         return _one_after_another(steps)
 
     def mismatch(self, source: pa.DataType, target: DataType, path: Path) -> InvalidTable:
-        return _unreadable(source, target, path)
+        return _describe_unreadable(source, target, path)
 
     def check_nulls(self, plan: FieldPlan, values: pa.Array, parent: pa.Array) -> None:
         # What a file holds is read, even where the table does not allow nulls.
@@ -281,7 +281,7 @@ def _char_lengths(declared: DataType | None, path: Path) -> Iterator[tuple[Path,
         yield from _char_lengths(inner, (*path, step))
 
 
-def _unreadable(
+def _describe_unreadable(
     source: pa.DataType, target: DataType, path: Path, detail: str = ""
 ) -> InvalidTable:
     column = ".".join(path)
@@ -307,7 +307,7 @@ def _plan_cast(source: pa.DataType, target: DataType, path: Path) -> Convert | N
     if is_duration or (arrow_type == pa.binary() and holds_bytes(source)):
         return lambda array: pc.cast(array, arrow_type)
     if not _may_hold(source, target):
-        raise _unreadable(source, target, path)
+        raise _describe_unreadable(source, target, path)
     cast = value_cast(source, target)
 
     def read(array: pa.Array) -> pa.Array:
@@ -315,7 +315,7 @@ def _plan_cast(source: pa.DataType, target: DataType, path: Path) -> Convert | N
             # Only a whole number of microseconds is kept.
             return cast(pc.cast(array, microseconds) if is_fine else array)
         except pa.ArrowInvalid as error:
-            raise _unreadable(
+            raise _describe_unreadable(
                 source, target, path, f", and a value does not fit ({error})"
             ) from error
 

@@ -107,14 +107,14 @@ def merge_small(
             waiting_rows += batch.num_rows
             waiting_bytes += size_bytes
         if not is_small or waiting_rows >= num_rows or waiting_bytes >= num_bytes:
-            yield from _merge(waiting)
+            yield from _merge_batches(waiting)
             waiting, waiting_rows, waiting_bytes = [], 0, 0
         if not is_small:
             yield batch
-    yield from _merge(waiting)
+    yield from _merge_batches(waiting)
 
 
-def _merge(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _merge_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2 or not batches[0].num_columns:
         return batches
     merged: list[pa.RecordBatch] = (

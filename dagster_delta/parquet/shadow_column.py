@@ -69,7 +69,7 @@ class ShadowColumn:
         self.change = change
         self._source = source
         self._position = schema.fields.index(source)
-        self._convert = _conversion(change, schema, source)
+        self._convert = _make_conversion(change, schema, source)
         self._published = published_schema(schema, change, moves=False)
         self._checks = [(name, _check_of_rows(sql, self._published)) for name, sql in change.checks]
 
@@ -118,10 +118,10 @@ class ShadowColumn:
             columns = list(batch.columns)
             columns[self._position] = converted.values
             names = list(self._published.names)
-            self._check(pa.RecordBatch.from_arrays(columns, names=names), failing, filled)
+            self._check_rows(pa.RecordBatch.from_arrays(columns, names=names), failing, filled)
         return filled
 
-    def _check(self, rows: pa.RecordBatch, failing: NDArray[np.bool_], filled: Filled) -> None:
+    def _check_rows(self, rows: pa.RecordBatch, failing: NDArray[np.bool_], filled: Filled) -> None:
         for name, check in self._checks:
             passes = check.convert(rows.to_struct_array()).values.fill_null(False)
             fails = np.asarray(pc.invert(passes))
@@ -147,7 +147,7 @@ class Filled(msgspec.Struct):
     """The first few of them: the value and its problem."""
 
 
-def _conversion(
+def _make_conversion(
     change: ColumnChange, schema: StructType, source: StructField
 ) -> Callable[[pa.RecordBatch], Converted]:
     position = schema.fields.index(source)
@@ -250,7 +250,7 @@ def value_conversion(source: DataType, target: DataType) -> ValueConversion:
         kernel = value_cast(to_arrow_type(source), target)
     except TypeError:
         kernel = _sql_cast(source, target)
-    return ValueConversion(kernel, _likely(source, target))
+    return ValueConversion(kernel, _make_quick_test(source, target))
 
 
 def convert_at(
@@ -294,7 +294,9 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     return lambda array: expression.evaluate(pa.record_batch([array], names=["value"]))
 
 
-def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:
+def _make_quick_test(
+    source: DataType, target: DataType
+) -> Callable[[pa.Array], pa.BooleanArray] | None:
     """A test that rejects most failing values, so that few bisections are needed for the rest."""
     is_number = is_integral(source) or str(source) in ("float", "double")
     if not (is_number and is_integral(target)):

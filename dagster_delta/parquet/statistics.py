@@ -132,7 +132,9 @@ class FileStatistics:
             if holds_nan(values):
                 lowest = pc.min(values.filter(pc.equal(values, values))).as_py()
                 # Spark orders NaN after all numbers.
-                self._collect(leaf.positions, (math.nan if lowest is None else lowest, math.nan))
+                self._collect_bounds(
+                    leaf.positions, (math.nan if lowest is None else lowest, math.nan)
+                )
 
     def observe_long_texts(self, rows: pa.Table, footer: pq.FileMetaData) -> None:
         """Collect the bounds that the footer of these rows lacks because texts are long."""
@@ -145,18 +147,18 @@ class FileStatistics:
                 values = _column_at(rows, leaf.positions)
                 starts = pc.min_max(pc.utf8_slice_codeunits(values, 0, length))
                 lowest, highest = (bound.as_py().encode() for bound in starts.values())
-                self._collect(leaf.positions, (lowest, highest))
+                self._collect_bounds(leaf.positions, (lowest, highest))
 
     def take(self, other: FileStatistics) -> None:
         """Add the statistics collected from more rows of the same file."""
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
         for positions, bounds in other._collected.items():
-            self._collect(positions, bounds)
+            self._collect_bounds(positions, bounds)
 
-    def _collect(self, positions: _Positions, bounds: _Bounds | None) -> None:
+    def _collect_bounds(self, positions: _Positions, bounds: _Bounds | None) -> None:
         known = self._collected.get(positions, bounds)
-        self._collected[positions] = known and bounds and _covering([known, bounds])
+        self._collected[positions] = known and bounds and _merge_bounds([known, bounds])
 
     @classmethod
     def of_foreign(cls, layout: StatisticsLayout, usable: Mapping[int, int]) -> FileStatistics:
@@ -190,16 +192,16 @@ class FileStatistics:
         for leaf in self._layout.leaves:
             chunks = [group.column(leaf.parquet_index) for group in groups]
             found = _own_bounds(chunks) if known is None else known.of(leaf.parquet_index)
-            _put(null_counts, leaf.physical_path, self._null_count(leaf, found))
+            _plant_value(null_counts, leaf.physical_path, self._null_count(leaf, found))
             if not leaf.is_nested:
                 valued = [
                     bounds
                     for bounds, chunk in zip(found, chunks, strict=True)
                     if chunk.num_values != bounds.null_count
                 ]
-                lowest, highest = self._bounds(leaf, valued)
-                _put(minimums, leaf.physical_path, lowest)
-                _put(maximums, leaf.physical_path, highest)
+                lowest, highest = self._find_bounds(leaf, valued)
+                _plant_value(minimums, leaf.physical_path, lowest)
+                _plant_value(maximums, leaf.physical_path, highest)
         stats: dict[str, object] = {
             "numRecords": footer.num_rows,
             "minValues": minimums,
@@ -216,20 +218,20 @@ class FileStatistics:
         counts = [bounds.null_count for bounds in found]
         return None if None in counts else sum(cast("list[int]", counts))
 
-    def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
+    def _find_bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
         """Minimum and maximum over the row groups that have values."""
         kind, length = leaf.data_type, self._layout.string_prefix_length
         collected = self._collected.get(leaf.positions)
         found = [
             collected
             if bounds.minimum is None
-            else (_comparable(kind, bounds.minimum), _comparable(kind, bounds.maximum))
+            else (_to_comparable(kind, bounds.minimum), _to_comparable(kind, bounds.maximum))
             for bounds in valued
         ]
         known = [bounds for bounds in found if bounds is not None]
         if not known or len(known) < len(found):
             return None, None
-        minimum, maximum = _covering(known)
+        minimum, maximum = _merge_bounds(known)
         lowest = _json_bound(minimum, kind, length, is_upper=False)
         if collected is None and leaf.positions in self._collected:
             # NaN may be among the values.
@@ -237,13 +239,13 @@ class FileStatistics:
         return lowest, _json_bound(maximum, kind, length, is_upper=True)
 
 
-def _covering(bounds: Sequence[_Bounds]) -> _Bounds:
+def _merge_bounds(bounds: Sequence[_Bounds]) -> _Bounds:
     """The bounds of values that have several bounds; NaN is the greatest."""
     lowest, highest = zip(*bounds, strict=True)
-    return min(lowest, key=_order), max(highest, key=_order)
+    return min(lowest, key=_sort_key_of), max(highest, key=_sort_key_of)
 
 
-def _order(value: Any) -> tuple[bool, Any]:  # noqa: ANN401
+def _sort_key_of(value: Any) -> tuple[bool, Any]:  # noqa: ANN401
     return bool(value != value), value
 
 
@@ -276,12 +278,12 @@ def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
 
 
-def _put(tree: dict[str, object], path: tuple[str, ...], value: object) -> None:
+def _plant_value(tree: dict[str, object], path: tuple[str, ...], value: object) -> None:
     if value is not None:
         plant(tree, path, value)
 
 
-def _comparable(data_type: DataType, raw: Any) -> Any:  # noqa: ANN401
+def _to_comparable(data_type: DataType, raw: Any) -> Any:  # noqa: ANN401
     """A raw bound in a form that sorts as its value does; raw bytes of a decimal do not."""
     return decimal_bound(raw, data_type.scale) if isinstance(data_type, DecimalType) else raw
 

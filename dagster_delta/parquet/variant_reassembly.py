@@ -54,7 +54,7 @@ def reassemble(array: pa.StructArray, column: str) -> pa.StructArray:
     `column`: dotted logical path, for errors.
     """
     try:
-        parts = _parts(array, "metadata")
+        parts = _split_parts(array, "metadata")
         metadata = parts["metadata"].cast(pa.binary())
         if metadata.null_count > array.null_count:
             raise InvalidTable(
@@ -65,14 +65,14 @@ def reassemble(array: pa.StructArray, column: str) -> pa.StructArray:
         if "typed_value" not in parts:
             values = pc.fill_null(parts["value"], VARIANT_NULL)
         else:
-            values = _binary_array(_present(_encoded_values(parts, _row_names(metadata))))
+            values = _binary_array(_replace_missing(_encoded_values(parts, _row_names(metadata))))
         return rebuild_struct(array, [values, metadata], VARIANT_STORAGE)
     except DeltaError as error:
         error.column = error.column or column
         raise
 
 
-def _parts(array: pa.Array, *required: str) -> dict[str, pa.Array]:
+def _split_parts(array: pa.Array, *required: str) -> dict[str, pa.Array]:
     """The parts of a group: `value`, `typed_value`, or both."""
     # Spec: the columns are accessed by name, not by position.
     names = [field.name for field in array.type] if pa.types.is_struct(array.type) else []
@@ -96,10 +96,10 @@ def _encoded_values(parts: dict[str, pa.Array], names: _Names) -> _Encoded:
     if pa.types.is_struct(typed.type):
         return _encoded_objects(typed, residual, names)
     encode = _encoded_arrays if is_list_like(typed.type) else _encoded_scalars
-    return [_either(*both) for both in zip(encode(typed, names), residual, strict=True)]
+    return [_choose_encoding(*both) for both in zip(encode(typed, names), residual, strict=True)]
 
 
-def _either(encoded: bytes | None, residual: bytes | None) -> bytes | None:
+def _choose_encoding(encoded: bytes | None, residual: bytes | None) -> bytes | None:
     if encoded is None:
         return residual
     # Spec: engines should fail if both are present and the value is not an object.
@@ -114,7 +114,7 @@ def _encoded_objects(typed: pa.StructArray, residual: _Encoded, names: _Names) -
         raise _not_a_variant(typed.type)
     # The fields of an object are sorted by name.
     columns = sorted(
-        (name, _encoded_values(_parts(plain_array(child)), names))
+        (name, _encoded_values(_split_parts(plain_array(child)), names))
         for name, child in zip(fields, typed.flatten(), strict=True)
     )
     objects: _Encoded = []
@@ -129,7 +129,7 @@ def _encoded_objects(typed: pa.StructArray, residual: _Encoded, names: _Names) -
             if (value := values[row]) is not None
         ]
         if rest is not None:
-            found = _merge(found, rest, known, set(fields))
+            found = _merge_fields(found, rest, known, set(fields))
         objects.append(encode_object([field[0] for field in found], [field[1] for field in found]))
     return objects
 
@@ -142,7 +142,7 @@ def _field_id(known: VariantNames, name: str) -> int:
     return field_id
 
 
-def _merge(
+def _merge_fields(
     fields: list[tuple[int, bytes]], rest: bytes, known: VariantNames, shredded: set[str]
 ) -> list[tuple[int, bytes]]:
     """The fields of a partially shredded object, joined with those that have no column."""
@@ -157,10 +157,10 @@ def _merge(
 
 def _encoded_arrays(typed: pa.ListArray, names: _Names) -> _Encoded:
     lengths = pc.list_value_length(typed).to_pylist()
-    parts = _parts(plain_array(children_of(typed)[0]))
+    parts = _split_parts(plain_array(children_of(typed)[0]))
     element_names = [*chain.from_iterable(map(repeat, names, [length or 0 for length in lengths]))]
     # Spec: an array has no missing elements; where a variant is required, missing means null.
-    elements = iter(_present(_encoded_values(parts, element_names)))
+    elements = iter(_replace_missing(_encoded_values(parts, element_names)))
     return [
         None if length is None else encode_array([next(elements) for _ in range(length)])
         for length in lengths
@@ -195,12 +195,14 @@ def _encoded_scalars(array: pa.Array, _names: _Names) -> _Encoded:
     kind, types = array.type, pa.types
     if types.is_boolean(kind):
         ids = {True: PrimitiveId.TRUE, False: PrimitiveId.FALSE}
-        return [None if value is None else _header(ids[value]) for value in array.to_pylist()]
+        return [
+            None if value is None else _encode_header(ids[value]) for value in array.to_pylist()
+        ]
     if kind in _TEXTS:
         texts = array.cast(pa.string()).cast(pa.binary()).to_pylist()
         return [None if text is None else encode_text(text) for text in texts]
     if kind in _BYTES:
-        header = _header(PrimitiveId.BINARY)
+        header = _encode_header(PrimitiveId.BINARY)
         return [
             None if content is None else header + len(content).to_bytes(4, "little") + content
             for content in array.cast(pa.binary()).to_pylist()
@@ -208,16 +210,16 @@ def _encoded_scalars(array: pa.Array, _names: _Names) -> _Encoded:
     if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         # Spec: the width in the file, which the precision decides, is that of the variant's type.
         _, primitive_id, size = next(row for row in _DECIMALS if kind.precision <= row[0])
-        header = _header(primitive_id) + bytes((kind.scale,))
+        header = _encode_header(primitive_id) + bytes((kind.scale,))
         return _fixed_width(header, array.cast(pa.decimal128(kind.precision, kind.scale)), size)
     if types.is_timestamp(kind) and kind.tz:
         kind = pa.timestamp(kind.unit, "UTC")
     if kind not in _FIXED_WIDTH:
         raise _not_a_variant(kind)
-    return _fixed_width(_header(_FIXED_WIDTH[kind]), array, kind.byte_width)
+    return _fixed_width(_encode_header(_FIXED_WIDTH[kind]), array, kind.byte_width)
 
 
-def _header(primitive_id: int) -> bytes:
+def _encode_header(primitive_id: int) -> bytes:
     return header_byte(BasicType.PRIMITIVE, primitive_id)
 
 
@@ -239,7 +241,7 @@ def _row_names(metadata: pa.Array) -> _Names:
     return [None if index is None else dictionaries[index] for index in encoded.indices.to_pylist()]
 
 
-def _present(values: _Encoded) -> list[bytes]:
+def _replace_missing(values: _Encoded) -> list[bytes]:
     return [VARIANT_NULL if value is None else value for value in values]
 
 

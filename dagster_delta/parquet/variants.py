@@ -38,7 +38,7 @@ def variants_from_python(values: Iterable[object]) -> pa.StructArray:
     Raises:
         InvalidArgument: the variant encoding has no type for a value.
     """
-    return _encoded(values, encode_variant)
+    return _encode_column(values, encode_variant)
 
 
 def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
@@ -62,7 +62,7 @@ def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
             )
         return variant_of_json(text)
 
-    return _encoded(texts, encode)
+    return _encode_column(texts, encode)
 
 
 def variants_to_python(variants: pa.StructArray) -> list[object]:
@@ -75,7 +75,7 @@ def variants_to_python(variants: pa.StructArray) -> list[object]:
         InvalidArgument: it is not a column of variants.
         InvalidTable, UnsupportedFeature: a variant is damaged, or has no Python value.
     """
-    return _decoded(variants, decode_variant)
+    return _decode_column(variants, decode_variant)
 
 
 def variants_to_json(variants: pa.ChunkedArray) -> list[str | None]:
@@ -87,10 +87,10 @@ def variants_to_json(variants: pa.ChunkedArray) -> list[str | None]:
     Raises:
         InvalidArgument, InvalidTable, UnsupportedFeature: as `variants_to_python` does.
     """
-    return cast("list[str | None]", _decoded(variants, json_of_variant))
+    return cast("list[str | None]", _decode_column(variants, json_of_variant))
 
 
-def _encoded(
+def _encode_column(
     values: Iterable[object], encode: Callable[[object], tuple[bytes, bytes]]
 ) -> pa.StructArray:
     if isinstance(values, str | bytes):
@@ -117,7 +117,7 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _decoded(
+def _decode_column(
     variants: pa.Array | pa.ChunkedArray, decode: Callable[[bytes, bytes], object]
 ) -> list[object]:
     if not is_variant_storage(variants.type):
@@ -141,7 +141,7 @@ def variant_check(*, table: str, column: str, is_trusted: bool) -> _Convert:
     def check(array: pa.StructArray) -> pa.StructArray:
         nonlocal seen
         for row, variant in enumerate(() if _is_sound(array, is_trusted) else array.to_pylist()):
-            flaw = None if variant is None else _flaw(variant["metadata"], variant["value"])
+            flaw = None if variant is None else _find_flaw(variant["metadata"], variant["value"])
             if flaw is not None:
                 raise InvalidCast(
                     f"column {column} cannot store the variant in row {seen + row}: {flaw}; encode "
@@ -160,7 +160,7 @@ def _is_sound(array: pa.StructArray, is_trusted: bool) -> bool:
     return is_trusted and all(part.null_count == array.null_count for part in array.flatten())
 
 
-def _flaw(metadata: bytes | None, value: bytes | None) -> str | None:
+def _find_flaw(metadata: bytes | None, value: bytes | None) -> str | None:
     """The problem of a variant, as a clause; None if it has none."""
     if metadata is None or value is None:
         return "its value or its dictionary of names is null"

@@ -137,7 +137,7 @@ class DataFileWriter:
         if error is not None:
             if self._tasks is not None:
                 self._tasks.stop()
-            self._abandon()
+            self._delete_written_files()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a record batch, and pass on those that are enough for a row group."""
@@ -159,21 +159,21 @@ class DataFileWriter:
         enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
         if size_bytes >= enough_bytes:
             # Joining it with others would copy it, and nested texts must stay below 2 GiB.
-            self._split()
+            self._split_rows()
         self._unsplit.append(unsplit)
         self._unsplit_bytes += size_bytes
         if self._unsplit_bytes >= enough_bytes:
-            self._split()
+            self._split_rows()
             self._flush_largest()
 
     def finish(self) -> WriteResult:
         """Write what waits, close every file, and return an add action for each."""
-        self._split()
+        self._split_rows()
         for partition in list(self._partitions.values()):
             if partition.waiting_rows:
-                self._flush(partition)
+                self._flush_partition(partition)
             if partition.key in self._open:
-                self._close(partition)
+                self._close_partition(partition)
         if self._tasks is not None:
             self._tasks.finish()
         # In the order of their first rows.
@@ -183,7 +183,7 @@ class DataFileWriter:
             written = tuple(untagged(file) for file in written)
         return WriteResult(written, self._num_rows)
 
-    def _split(self) -> None:
+    def _split_rows(self) -> None:
         if not self._unsplit:
             return
         rows = pa.Table.from_batches(self._unsplit).combine_chunks()
@@ -207,7 +207,7 @@ class DataFileWriter:
         partition.add(rows)
         self._waiting_bytes += partition.waiting_bytes - before
         if self._is_due(partition):
-            self._flush(partition)
+            self._flush_partition(partition)
 
     def _flush_largest(self) -> None:
         """Flush partitions until the others fit into the common budget."""
@@ -218,7 +218,7 @@ class DataFileWriter:
         ):
             if self._waiting_bytes <= self._spec.buffer_bytes:
                 break
-            self._flush(partition)
+            self._flush_partition(partition)
 
     def _is_due(self, partition: _Partition) -> bool:
         if self._sort_keys:
@@ -229,7 +229,7 @@ class DataFileWriter:
             or partition.waiting_bytes >= self._row_group_bytes
         )
 
-    def _flush(self, partition: _Partition) -> None:
+    def _flush_partition(self, partition: _Partition) -> None:
         size_bytes = partition.waiting_bytes
         self._waiting_bytes -= size_bytes
         # Release the rows to the worker: encoded row groups may wait long.
@@ -238,11 +238,11 @@ class DataFileWriter:
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)
-        self._run(
+        self._run_task(
             partition,
             size_bytes,
             lambda: self._encode(rows.pop(), size_bytes, encodings),
-            lambda groups: self._append(partition, groups, number),
+            lambda groups: self._append_row_groups(partition, groups, number),
         )
 
     def _encode(
@@ -257,7 +257,9 @@ class DataFileWriter:
             for start in range(0, ordered.num_rows, step)
         ]
 
-    def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
+    def _append_row_groups(
+        self, partition: _Partition, groups: list[EncodedRowGroup], number: int
+    ) -> None:
         """Add row groups to the partition's file, or to a new one if none is open. Only workers
         call it, as they do `_close_file`.
         """
@@ -288,7 +290,7 @@ class DataFileWriter:
             tags=dict(self._spec.tags) or None,
         )
 
-    def _abandon(self) -> None:
+    def _delete_written_files(self) -> None:
         """Delete the written files if the store allows it: nothing refers to them."""
         for file in self._begun:
             try:
@@ -315,15 +317,15 @@ class DataFileWriter:
         self._open[partition.key] = partition
         self._open.move_to_end(partition.key)
         while len(self._open) > max(1, self._spec.max_open_partitions):
-            self._close(next(iter(self._open.values())))
+            self._close_partition(next(iter(self._open.values())))
 
-    def _close(self, partition: _Partition) -> None:
+    def _close_partition(self, partition: _Partition) -> None:
         del self._open[partition.key]
         if not partition.waiting:
             del self._partitions[partition.key]
-        self._run(partition, 0, list, lambda _: self._close_file(partition))
+        self._run_task(partition, 0, list, lambda _: self._close_file(partition))
 
-    def _run(
+    def _run_task(
         self,
         partition: _Partition,
         size_bytes: int,

@@ -156,7 +156,9 @@ class ChunkStatistics:
         kind = self._physical_type(leaf)
         positions, is_ordered = self._known_positions
         try:
-            return [self._bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions]
+            return [
+                self._read_bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions
+            ]
         except (IndexError, RecursionError):
             return [ChunkBounds()] * self.metadata.num_row_groups
 
@@ -171,7 +173,7 @@ class ChunkStatistics:
                 )
         return str(column.physical_type)
 
-    def _bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
+    def _read_bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
         if position is None:
             return ChunkBounds()
         cursor = Cursor(self._footer, position)
@@ -180,7 +182,7 @@ class ChunkStatistics:
             if field == _NULL_COUNT:
                 null_count = cursor.integer()
             elif field in _BOUNDS:
-                bounds[field] = _decode(cursor.binary(), kind)
+                bounds[field] = _decode_bound(cursor.binary(), kind)
             else:
                 cursor.skip(type_)
         lowest, highest = bounds.get(_MIN_VALUE), bounds.get(_MAX_VALUE)
@@ -193,19 +195,19 @@ class ChunkStatistics:
 
     @cached_property
     def _known_positions(self) -> tuple[list[list[int | None]], bool]:
-        """As `_positions`, with None for all columns if they cannot be found."""
+        """As `_find_positions`, with None for all columns if they cannot be found."""
         count, width = self.metadata.num_row_groups, self.metadata.num_columns
         unknown: list[list[int | None]] = [[None] * width] * count
         if count * width > self._max_chunks:
             return unknown, False
         try:
-            found = self._positions()
+            found = self._find_positions()
         except (IndexError, RecursionError):
             return unknown, False
         is_whole = [len(group) for group in found[0]] == [width] * count
         return found if is_whole else (unknown, False)
 
-    def _positions(self) -> tuple[list[list[int | None]], bool]:
+    def _find_positions(self) -> tuple[list[list[int | None]], bool]:
         """Positions of each column's statistics by row group, and whether the order of all bounds
         is known.
         """
@@ -249,7 +251,7 @@ def _has_type_order(cursor: Cursor) -> bool:
     return has
 
 
-def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
+def _decode_bound(value: bytes, kind: str) -> bool | float | bytes | None:
     """A bound of a physical type; None if the type has no order."""
     if kind in _BINARY:
         return value

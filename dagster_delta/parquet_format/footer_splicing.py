@@ -76,7 +76,9 @@ def _file_end(metadata: bytes) -> bytes:
     return metadata + len(metadata).to_bytes(_LENGTH_BYTES, "little") + MAGIC
 
 
-def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, int]]) -> bytes:
+def _replace_numbers(
+    data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, int]]
+) -> bytes:
     """Part of some bytes, with some numbers replaced."""
     done, parts = start, []
     for edit_start, edit_stop, value in edits:
@@ -122,7 +124,7 @@ class _Metadata(msgspec.Struct, frozen=True):
         edits: list[tuple[int, int, int]] = []
         for ordinal in range(first_ordinal, first_ordinal + self.num_row_groups):
             _edit_row_group(cursor, shift, ordinal, edits)
-        return _edited(self.footer, self.first_group_at, self.row_groups_at.stop, edits)
+        return _replace_numbers(self.footer, self.first_group_at, self.row_groups_at.stop, edits)
 
     def with_row_groups(self, num_rows: int, count: int, row_groups: Sequence[bytes]) -> bytes:
         """The metadata with other row groups, `count` in all."""

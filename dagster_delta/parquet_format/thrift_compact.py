@@ -35,7 +35,7 @@ class Cursor:
     def fields(self) -> Iterator[tuple[int, int]]:
         """Id and type of each field of the struct here; each is read or skipped by the caller."""
         field = 0
-        while header := self._byte():
+        while header := self._read_byte():
             delta, kind = header >> 4, header & 0x0F
             field = field + delta if delta else self.integer()
             yield field, kind
@@ -59,27 +59,27 @@ class Cursor:
 
     def integer(self) -> int:
         """The integer here."""
-        value = self._varint()
+        value = self._read_varint()
         return (value >> 1) ^ -(value & 1)
 
     def binary(self) -> bytes:
         """The bytes or the text here."""
-        length = self._varint()
+        length = self._read_varint()
         self.position += length
         return self._data[self.position - length : self.position]
 
     def list_header(self) -> tuple[int, int]:
         """Number and type of the elements that follow."""
-        header = self._byte()
+        header = self._read_byte()
         count = header >> 4
-        return (self._count() if count == 0x0F else count), header & 0x0F
+        return (self._read_count() if count == 0x0F else count), header & 0x0F
 
     def skip(self, kind: int) -> None:
         """Step over a value of a field."""
         if kind in _VARINTS:
-            self._varint()
+            self._read_varint()
         elif kind == BINARY:
-            length = self._varint()
+            length = self._read_varint()
             self.position += length
         elif kind == STRUCT:
             self._skip_struct()
@@ -98,17 +98,17 @@ class Cursor:
         while True:
             if numbers := _NUMBERS.match(self._data, self.position):
                 self.position = numbers.end()
-            header = self._byte()
+            header = self._read_byte()
             if not header:
                 return
             if header < 0x10:
-                self._varint()
+                self._read_varint()
             self.skip(header & 0x0F)
 
     def _skip_map(self) -> None:
-        count = self._count()
+        count = self._read_count()
         if count:
-            kinds = self._byte()
+            kinds = self._read_byte()
             for _ in range(count):
                 self._skip_element(kinds >> 4)
                 self._skip_element(kinds & 0x0F)
@@ -120,26 +120,26 @@ class Cursor:
         else:
             self.skip(kind)
 
-    def _count(self) -> int:
-        count = self._varint()
+    def _read_count(self) -> int:
+        count = self._read_varint()
         if count > len(self._data):
             raise IndexError("more elements than bytes")
         return count
 
-    def _varint(self) -> int:
+    def _read_varint(self) -> int:
         byte = self._data[self.position]
         self.position += 1
         if byte < 0x80:
             return byte
         value, shift = byte & 0x7F, 7
         while True:
-            byte = self._byte()
+            byte = self._read_byte()
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
             shift += 7
 
-    def _byte(self) -> int:
+    def _read_byte(self) -> int:
         byte = self._data[self.position]
         self.position += 1
         return byte

@@ -52,35 +52,35 @@ _LOGICAL = ("and", "or", "not")
 _NILADIC = OF_THE_SESSION - {"curdate", "current_timezone", "now"}
 
 
-def _analyse(syntax: Syntax, schema: StructType) -> Typed:
+def _to_typed(syntax: Syntax, schema: StructType) -> Typed:
     """The typed expression; parts outside the whitelist become `Refused`."""
     match syntax:
         case Name((word,)) if word.lower() in _NILADIC and schema.get(word) is None:
             return Refused(word, ())
         case Name(parts):
-            return _column(parts, schema)
+            return _resolve_column(parts, schema)
         case Literal():
             return syntax
         case Opaque(construct, names):
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
-            operands = (_analyse(child, schema),)
+            operands = (_to_typed(child, schema),)
             return _unless_refused(
-                "CAST", operands, lambda: _computed(cast(operands[0], data_type))
+                "CAST", operands, lambda: _mark_computed(cast(operands[0], data_type))
             )
         case Function(".", (base, Literal(str() as name))):
-            return _field(_analyse(base, schema), name)
+            return _resolve_field(_to_typed(base, schema), name)
         case Function("between", (value, low, high)):
-            return _between(*(_analyse(operand, schema) for operand in (value, low, high)))
+            return _resolve_between(*(_to_typed(operand, schema) for operand in (value, low, high)))
         case Function(name, arguments):
-            return _call(name, tuple(_analyse(argument, schema) for argument in arguments))
+            return _resolve_call(name, tuple(_to_typed(argument, schema) for argument in arguments))
 
 
-def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
+def _resolve_call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
         if len(operands) < 2 and name != "not":
             return Refused(f"{name} with {len(operands)} arguments", operands)
-        return Call(name, tuple(_truth(operand) for operand in operands), BOOLEAN)
+        return Call(name, tuple(_check_truth(operand) for operand in operands), BOOLEAN)
     name = canonical_name(name)
     function = WHITELIST.get(name)
     if function is None or (resolve := function.resolve) is None:
@@ -88,7 +88,7 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if not function.takes_count(len(operands)):
         return Refused(f"{name} with {len(operands)} arguments", operands)
     return _unless_refused(
-        name, operands, lambda: _computed(resolve(name, _with_padded_literals(name, operands)))
+        name, operands, lambda: _mark_computed(resolve(name, _with_padded_literals(name, operands)))
     )
 
 
@@ -107,11 +107,13 @@ def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
     )
 
 
-def _between(value: Typed, low: Typed, high: Typed) -> Typed:
+def _resolve_between(value: Typed, low: Typed, high: Typed) -> Typed:
     if isinstance(value, Column) and value.char_length is not None:
         # Spark pads constants in comparisons, but not these.
         return Refused("BETWEEN of CHAR(n)", (value, low, high))
-    return _call("and", (_call(">=", (value, low)), _call("<=", (value, high))))
+    return _resolve_call(
+        "and", (_resolve_call(">=", (value, low)), _resolve_call("<=", (value, high)))
+    )
 
 
 def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
@@ -127,7 +129,7 @@ def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], T
         return Refused(construct, operands, *remedy)
 
 
-def _computed(result: Typed) -> Typed:
+def _mark_computed(result: Typed) -> Typed:
     """The result of a call. Spark treats it neither as a CHAR(n) column, even if it only names one
     (`CAST(c AS STRING)`), nor as a literal of the text.
     """
@@ -139,7 +141,7 @@ def _computed(result: Typed) -> Typed:
     return result
 
 
-def _truth(operand: Typed) -> Typed:
+def _check_truth(operand: Typed) -> Typed:
     if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
         return operand
     if operand.data_type == VOID and isinstance(operand, Literal):
@@ -153,36 +155,36 @@ def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, 
     return tuple(column_of(fields) for fields in found if fields)
 
 
-def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
+def _resolve_column(parts: tuple[str, ...], schema: StructType) -> Typed:
     fields = schema.fields_along(parts)
     if len(fields) == len(parts):
         return column_of(fields)
     level = fields[-1].data_type if fields else schema
     if isinstance(level, StructType):
-        raise _unknown(parts, [field.name for field in fields], level)
+        raise _describe_unknown(parts, [field.name for field in fields], level)
     whole: Typed = replace(column_of(fields), char_length=None)
-    return reduce(_field, parts[len(fields) :], whole)
+    return reduce(_resolve_field, parts[len(fields) :], whole)
 
 
-def _field(base: Typed, name: str) -> Typed:
+def _resolve_field(base: Typed, name: str) -> Typed:
     """`base.name`, where the base is a computed value or a map."""
     match base.data_type:
         case StructType() as struct:
             found = struct.get(name)
             if found is None:
-                raise _unknown((name,), ["a computed value"], struct)
+                raise _describe_unknown((name,), ["a computed value"], struct)
             position = Literal(struct.names.index(found.name) + 1, INTEGER)
             if holds_values(struct) and collation_of(found) is None:
                 return Call(".", (base, position), found.data_type)
         case MapType(key_type) if key_type == STRING:
-            return _call("[]", (base, Literal(name, STRING)))
+            return _resolve_call("[]", (base, Literal(name, STRING)))
     if isinstance(base, Refused):
         return replace(base, operands=(base,))
     # A field of an array of structs can be selected by name too.
     return Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
 
 
-def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
+def _describe_unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
     near = nearest_name(parts[-1], level.names)
@@ -200,7 +202,7 @@ def typed_tree(sql: str, schema: StructType, zone: str) -> Typed:
     """Parse and analyse a Spark SQL expression of a statement in a time zone."""
     token = ZONE.set(zone)
     try:
-        expression = _analyse(_parse(sql), schema)
+        expression = _to_typed(_parse_or_refuse(sql), schema)
     except RecursionError:
         raise _too_deep() from None
     finally:
@@ -217,7 +219,7 @@ def _too_deep() -> InvalidArgument:
     )
 
 
-def _parse(sql: str) -> Syntax:
+def _parse_or_refuse(sql: str) -> Syntax:
     try:
         return parse_syntax(sql)
     except GrammarUnknown as unknown:
@@ -253,14 +255,14 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
         return operands
     if len(lengths) > 1:
         raise Refusal("a comparison of CHAR(n) of different lengths")
-    return tuple(_padded(operand, *lengths) for operand in operands)
+    return tuple(_pad_literal(operand, *lengths) for operand in operands)
 
 
 def _has_column(operand: Typed) -> bool:
     return any(isinstance(node, Column) for node in walk(operand))
 
 
-def _padded(operand: Typed, length: int) -> Typed:
+def _pad_literal(operand: Typed, length: int) -> Typed:
     if isinstance(operand, Column):
         return operand
     if not isinstance(operand, Literal):

@@ -71,10 +71,10 @@ def cast(expression: Typed, target: DataType) -> Typed:
     if ZONE.get() != UTC and cast_depends_on_time_zone(source, target):
         return _cast_in_zone(expression, target)
     if isinstance(expression, Literal):
-        folded = _fold(expression, target)
+        folded = _fold_cast(expression, target)
         if folded is not None:
             return folded
-    if _rule(source, target) is None:
+    if _find_cast_template(source, target) is None:
         raise Refusal(f"CAST({sql_type_name(source)} AS {sql_type_name(target)})")
     return Cast(expression, target)
 
@@ -85,7 +85,7 @@ def _cast_in_zone(expression: Typed, target: DataType) -> Typed:
         return cast(local_time(expression), target)
     if target == TIMESTAMP and source != STRING:
         return instant(cast(expression, TIMESTAMP_NTZ))
-    folded = _fold(expression, target) if isinstance(expression, Literal) else None
+    folded = _fold_cast(expression, target) if isinstance(expression, Literal) else None
     if folded is None:
         raise Refusal(f"a cast to {sql_type_name(target)} in the time zone {ZONE.get()}")
     return folded
@@ -93,7 +93,7 @@ def _cast_in_zone(expression: Typed, target: DataType) -> Typed:
 
 def cast_sql(operand: str, source: DataType, target: DataType) -> str:
     """DuckDB SQL of a cast that `cast` made. It raises for a value that it cannot convert."""
-    rule = _rule(source, target)
+    rule = _find_cast_template(source, target)
     assert rule is not None  # noqa: S101  or there is no such cast
     return rule.format(operand, duckdb_type(target))
 
@@ -113,7 +113,7 @@ def cast_may_raise(source: DataType, target: DataType) -> bool:
     return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
 
 
-def _rule(source: DataType, target: DataType) -> str | None:
+def _find_cast_template(source: DataType, target: DataType) -> str | None:
     """A template of DuckDB SQL: `{0}` is the operand, `{1}` the DuckDB type."""
     kinds = (cast_kind(source), cast_kind(target))
     if _is_plain(source, target):
@@ -234,7 +234,7 @@ def cast_kind(data_type: DataType) -> str:
     return "timestamp" if name == "timestamp_ntz" else name
 
 
-def _fold(literal: Literal, target: DataType) -> Literal | None:
+def _fold_cast(literal: Literal, target: DataType) -> Literal | None:
     """The converted constant; None if DuckDB converts it.
 
     Raises:

@@ -105,27 +105,27 @@ def compare(left: Typed, operator: str, right: Typed) -> Call:
         return negate(compare(left, "=", right))
     if isinstance(left, Literal):
         left, operator, right = right, FLIPPED[operator], left
-    return Call(operator, _alike([left, right]), BOOLEAN)
+    return Call(operator, _cast_to_common_type([left, right]), BOOLEAN)
 
 
 def is_in(column: Column, constants: Sequence[Literal]) -> Call:
     """`column IN (constants)`, which are at least one. Raises as `compare` does."""
     if not constants:
         raise NoConditionError
-    return Call("in", _alike([column, *constants]), BOOLEAN)
+    return Call("in", _cast_to_common_type([column, *constants]), BOOLEAN)
 
 
-def _alike(operands: Sequence[Typed]) -> tuple[Typed, ...]:
+def _cast_to_common_type(operands: Sequence[Typed]) -> tuple[Typed, ...]:
     types = list(
         dict.fromkeys(operand.data_type for operand in operands if operand.data_type is not None)
     )
     target = common_type(types)
     if target is None or (len(types) > 1 and not all(map(is_numeric, types))):
         raise NoConditionError
-    return tuple(_widened(operand, target) for operand in operands)
+    return tuple(_cast_operand(operand, target) for operand in operands)
 
 
-def _widened(operand: Typed, target: DataType) -> Typed:
+def _cast_operand(operand: Typed, target: DataType) -> Typed:
     if operand.data_type == target:
         return operand
     match operand:
@@ -157,15 +157,15 @@ def negate(condition: Typed) -> Call:
 
 def all_of(conditions: Iterable[Typed]) -> Typed:
     """The conjunction of one or more conditions."""
-    return _joined("and", conditions)
+    return _join_conditions("and", conditions)
 
 
 def any_of(conditions: Iterable[Typed]) -> Typed:
     """The disjunction of one or more conditions."""
-    return _joined("or", conditions)
+    return _join_conditions("or", conditions)
 
 
-def _joined(name: str, conditions: Iterable[Typed]) -> Typed:
+def _join_conditions(name: str, conditions: Iterable[Typed]) -> Typed:
     operands: list[Typed] = []
     for condition in conditions:
         if isinstance(condition, Call) and condition.name == name:
@@ -208,7 +208,7 @@ def to_sql(condition: Typed) -> str:
             # Spark widens it by itself.
             return to_sql(child)
         case Call("and", operands):
-            return " AND ".join(_grouped(operand, "or") for operand in operands)
+            return " AND ".join(_render_operand(operand, "or") for operand in operands)
         case Call("or", operands):
             return " OR ".join(f"({to_sql(operand)})" for operand in operands)
         case Call("not", (child,)):
@@ -233,7 +233,7 @@ def _negated_sql(condition: Typed) -> str:
     return f"NOT ({to_sql(condition)})"
 
 
-def _grouped(operand: Typed, name: str) -> str:
+def _render_operand(operand: Typed, name: str) -> str:
     sql = to_sql(operand)
     return f"({sql})" if isinstance(operand, Call) and operand.name == name else sql
 

@@ -98,8 +98,8 @@ class DuckDbEvaluator:
         for path, (name, data_type) in self._inputs.items():
             inputs[name] = duckdb_input(columns[path], data_type)
         try:
-            with _connection(with_python=self._calls_python) as connection:
-                result = self._result(connection, pa.table(inputs))
+            with _borrow_connection(with_python=self._calls_python) as connection:
+                result = self._run_sql(connection, pa.table(inputs))
         except duckdb.OutOfMemoryException as error:
             raise UnsupportedExpression(
                 f"the embedded engine has no memory for the expression "
@@ -114,7 +114,7 @@ class DuckDbEvaluator:
             raise InvalidArgument(f"the expression fails on a value: {problem}") from error
         return _to_arrow(result, self._result_type)
 
-    def _result(self, connection: duckdb.DuckDBPyConnection, batch: pa.Table) -> pa.ChunkedArray:
+    def _run_sql(self, connection: duckdb.DuckDBPyConnection, batch: pa.Table) -> pa.ChunkedArray:
         connection.register("batch", batch)
         try:
             return connection.sql(self._sql).to_arrow_table().column(0)
@@ -158,7 +158,7 @@ class DuckDbEvaluator:
                 return sql
             case Cast(child, data_type) if _reads_calendar(child.data_type, data_type):
                 return sql
-        return _finite(sql) if operand.data_type in _CALENDAR_TYPES else sql
+        return _reject_infinite(sql) if operand.data_type in _CALENDAR_TYPES else sql
 
     def _render_shielded(self, node: Call) -> str:
         """AND and OR that evaluate an operand only if the earlier ones do not decide the result.
@@ -181,7 +181,7 @@ _CHECKED_DATES = frozenset({"date +", "date -", "interval shift", "trunc", "date
 """Calls that make a date or time of another one, which they check."""
 
 
-def _finite(operand: str) -> str:
+def _reject_infinite(operand: str) -> str:
     """DuckDB SQL of a date or time that fails for the two values that DuckDB reads as infinite: the
     greatest of the type, and its negative. To Spark they are days and times like any other.
     """
@@ -222,8 +222,8 @@ def _literal_sql(value: object, data_type: DataType) -> str:
             return "TRUE" if value else "FALSE"
         case str():
             if "\0" not in value:
-                return _quoted(value)
-            return f"({' || chr(0) || '.join(map(_quoted, value.split(chr(0))))})"
+                return _quote_text(value)
+            return f"({' || chr(0) || '.join(map(_quote_text, value.split(chr(0))))})"
         case bytes():
             return f"from_hex('{value.hex()}')"
         case float():
@@ -238,7 +238,7 @@ def _literal_sql(value: object, data_type: DataType) -> str:
     raise UnsupportedExpression(f"a constant of type {data_type}; use the Spark engine")
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -252,7 +252,7 @@ def duckdb_input(
     if not is_primitive(data_type) and holds_values(data_type):
         # Arrow refuses to cast a null struct whose fields are not null.
         nullable = as_nullable(data_type)
-        return values.cast(to_arrow_type(nullable)).cast(to_arrow_type(_zoneless(nullable)))
+        return values.cast(to_arrow_type(nullable)).cast(to_arrow_type(_without_zones(nullable)))
     if not is_primitive(data_type):
         return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
     target = to_arrow_type(data_type)
@@ -265,9 +265,9 @@ def duckdb_input(
     return values
 
 
-def _zoneless(data_type: DataType) -> DataType:
+def _without_zones(data_type: DataType) -> DataType:
     """The type with timestamps as microseconds of UTC."""
-    inner = [*map(_zoneless, inner_types(data_type))]
+    inner = [*map(_without_zones, inner_types(data_type))]
     return TIMESTAMP_NTZ if data_type == TIMESTAMP else with_inner_types(data_type, inner)
 
 
@@ -288,19 +288,19 @@ own threads did (in a merge, these evaluate expressions), the process would cras
 
 
 @contextmanager
-def _connection(*, with_python: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+def _borrow_connection(*, with_python: bool) -> Iterator[duckdb.DuckDBPyConnection]:
     idle = _IDLE.setdefault((os.getpid(), with_python), [])
     try:
         connection = idle.pop()
     except IndexError:
-        connection = _connect(with_python=with_python)
+        connection = _open_connection(with_python=with_python)
     try:
         yield connection
     finally:
         idle.append(connection)
 
 
-def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
+def _open_connection(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     connection = duckdb.connect(":memory:", config={**SEALED_CONFIG, "threads": 1})

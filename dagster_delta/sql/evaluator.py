@@ -114,36 +114,36 @@ def compile_value(expression: Typed) -> Compiled | None:
     """A function that computes the value of each row; None if it needs a SQL engine."""
     match expression:
         case Column():
-            return _column(expression)
-    return _condition(expression) if expression.data_type == BOOLEAN else None
+            return _compile_column(expression)
+    return _compile_condition(expression) if expression.data_type == BOOLEAN else None
 
 
-def _condition(expression: Typed) -> Compiled | None:
+def _compile_condition(expression: Typed) -> Compiled | None:
     match expression:
         case Column():
-            return _operand(expression)
+            return _compile_operand(expression)
         case Call("and" | "or" as name, arguments):
-            masks = [_condition(argument) for argument in arguments]
+            masks = [_compile_condition(argument) for argument in arguments]
             kernel = pc.and_kleene if name == "and" else pc.or_kleene
             known = [mask for mask in masks if mask is not None]
             if len(known) < len(masks):
                 return None
             return lambda columns: reduce(kernel, (mask(columns) for mask in known))
         case Call("not", (child,)):
-            inner = _condition(child)
+            inner = _compile_condition(child)
             return None if inner is None else lambda columns: pc.invert(inner(columns))
         case Call("is null", (Column(path),)):
             return lambda columns: pc.is_null(columns[path])
         case Call("in", (operand, *values)):
-            return _membership(operand, values)
+            return _compile_membership(operand, values)
         case Call("startswith" | "endswith" as name, (operand, Literal(str() as text))):
             return _text_test(name, operand, text)
         case Call(name, (operand, Literal() as literal)) if name in _KERNELS:
-            return _comparison(name, operand, literal)
+            return _compile_comparison(name, operand, literal)
     return None
 
 
-def _column(column: Column) -> Compiled | None:
+def _compile_column(column: Column) -> Compiled | None:
     data_type = column.data_type
     if not (is_primitive(data_type) or holds_values(data_type) or data_type == VARIANT):
         return lambda columns: columns[column.path]
@@ -151,15 +151,15 @@ def _column(column: Column) -> Compiled | None:
     return lambda columns: as_type(columns[column.path], target)
 
 
-def _operand(node: Typed) -> Compiled | None:
+def _compile_operand(node: Typed) -> Compiled | None:
     """The values of a column, or of a widening cast of one."""
     match node:
         case Column(data_type=data_type) if is_primitive(data_type):
-            return _column(node)
+            return _compile_column(node)
         case Cast(Column(data_type=source) as column, data_type) if is_numeric(
             source
         ) and keeps_order(source, data_type):
-            inner = _operand(column)
+            inner = _compile_operand(column)
             if inner is None:
                 return None
             target = to_arrow_type(data_type)
@@ -173,8 +173,8 @@ def as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array
     return values if values.type == target else pc.cast(values, target)
 
 
-def _comparison(name: str, operand: Typed, literal: Literal) -> Compiled | None:
-    values = _operand(operand)
+def _compile_comparison(name: str, operand: Typed, literal: Literal) -> Compiled | None:
+    values = _compile_operand(operand)
     if values is None or operand.data_type is None:
         return None
     if literal.value is None:
@@ -199,8 +199,8 @@ def _comparison(name: str, operand: Typed, literal: Literal) -> Compiled | None:
     return mask
 
 
-def _membership(operand: Typed, values: list[Typed]) -> Compiled | None:
-    found = _operand(operand)
+def _compile_membership(operand: Typed, values: list[Typed]) -> Compiled | None:
+    found = _compile_operand(operand)
     if found is None or operand.data_type is None or operand.data_type in _FLOATS:
         return None
     constants = [value.value for value in values if isinstance(value, Literal)]
@@ -223,5 +223,5 @@ def _membership(operand: Typed, values: list[Typed]) -> Compiled | None:
 def _text_test(name: str, operand: Typed, text: str) -> Compiled | None:
     # DuckDB takes ten times as long.
     kernel = pc.starts_with if name == "startswith" else pc.ends_with
-    values = _operand(operand)
+    values = _compile_operand(operand)
     return None if values is None else lambda columns: kernel(values(columns), pattern=text)

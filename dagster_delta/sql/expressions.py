@@ -92,7 +92,7 @@ class SqlExpression:
             UnsupportedExpression: as `check_embeddable` does.
         """
         try:
-            return self._evaluator.of_batch(rows)
+            return self._make_evaluator.of_batch(rows)
         except InvalidArgument as error:
             # A text of several lines was composed here, of what a caller wrote.
             if "\n" not in self.sql:
@@ -109,7 +109,7 @@ class SqlExpression:
         return as_type(self.evaluate(rows), pa.bool_())
 
     @cached_property
-    def _evaluator(self) -> Evaluator:
+    def _make_evaluator(self) -> Evaluator:
         found = Evaluator(self.typed)
         if not found.is_compiled:
             self.check_embeddable()

@@ -105,7 +105,7 @@ def unsteady_functions(expression: SqlExpression) -> list[str]:
     """Sorted names of an expression's functions that are random or read the clock or the
     session.
     """
-    return _named(expression, RANDOM | OF_THE_SESSION)
+    return _find_called_functions(expression, RANDOM | OF_THE_SESSION)
 
 
 def check_repeatable(expression: SqlExpression, what: str) -> None:
@@ -116,7 +116,7 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
     Raises:
         InvalidArgument: it has a random function.
     """
-    found = _named(expression, RANDOM)
+    found = _find_called_functions(expression, RANDOM)
     if found:
         raise InvalidArgument(
             f"{what} holds {', '.join(found)}, which gives another answer each time it is asked: "
@@ -124,7 +124,7 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
         )
 
 
-def _named(expression: SqlExpression, functions: frozenset[str]) -> list[str]:
+def _find_called_functions(expression: SqlExpression, functions: frozenset[str]) -> list[str]:
     tokens = tokenize(expression.sql)
     columns = {part.lower() for path in expression.references for part in path}
     return sorted(

@@ -55,22 +55,22 @@ class _Derivation(msgspec.Struct, frozen=True):
 
     def of(self, operator: str, value: _Value) -> Typed:
         parts = [
-            self.bound(side, _loosened(side, value, self.base.data_type))
+            self.bound(side, _widen_by_offset(side, value, self.base.data_type))
             for side in (">", "<")
             if operator in ("=", side, f"{side}=")
         ]
         if operator == "<" and self.is_prefix:
-            parts.append(_compared(self.generated[0], "<", value))
+            parts.append(_compare_column(self.generated[0], "<", value))
         # Empty text is null as a partition value.
         return any_of((all_of(parts), *map(is_null, self.generated)))
 
 
-def _loosened(side: str, value: _Value, data_type: DataType) -> _Value:
+def _widen_by_offset(side: str, value: _Value, data_type: DataType) -> _Value:
     offset = -_WIDEST_OFFSET if side == ">" else _WIDEST_OFFSET
     return value + offset if data_type == TIMESTAMP else value
 
 
-def _compared(column: Column, operator: str, value: _Value) -> Call:
+def _compare_column(column: Column, operator: str, value: _Value) -> Call:
     return Call(operator, (column, Literal(value, column.data_type)), BOOLEAN)
 
 
@@ -85,29 +85,31 @@ def with_generated_filters(condition: Typed, configuration: TableConfiguration) 
     fields = [field for field in configuration.partition_schema if GENERATION_KEY in field.metadata]
     if not fields or not configuration.supports("generatedColumns"):
         return condition
-    derivations = tuple(_derivations(fields, configuration))
-    return _extended(condition, derivations) if derivations else condition
+    derivations = tuple(_find_derivations(fields, configuration))
+    return _add_derived_conditions(condition, derivations) if derivations else condition
 
 
-def _extended(condition: Typed, derivations: tuple[_Derivation, ...]) -> Typed:
+def _add_derived_conditions(condition: Typed, derivations: tuple[_Derivation, ...]) -> Typed:
     match condition:
         case Call("and" | "or" | "not", operands):
-            extended = tuple(_extended(operand, derivations) for operand in operands)
+            extended = tuple(_add_derived_conditions(operand, derivations) for operand in operands)
             return replace(condition, arguments=extended)
         case Call("<=>" | "coalesce", (child, Literal(bool()) as value)):
-            return replace(condition, arguments=(_extended(child, derivations), value))
+            return replace(
+                condition, arguments=(_add_derived_conditions(child, derivations), value)
+            )
         case Call("<=>", (operand, Literal(value) as literal)) if value is not None:
             equal = Call("=", (operand, literal), BOOLEAN)
-            return Call("coalesce", (_extended(equal, derivations), FALSE), BOOLEAN)
+            return Call("coalesce", (_add_derived_conditions(equal, derivations), FALSE), BOOLEAN)
         case Call("startswith" | "like") if (limits := prefix_limits(condition)) is not None:
-            return _extended(limits, derivations)
+            return _add_derived_conditions(limits, derivations)
         case Call("in", (Column() | Cast(Column()) as operand, *values)) if any(
             map(is_null_literal, values)
         ):
             known = [value for value in values if not is_null_literal(value)]
             # Beside a null, what is not in the list is null, not false.
             listed = replace(condition, arguments=(operand, *known))
-            return any_of((_extended(listed, derivations), Literal(None, BOOLEAN)))
+            return any_of((_add_derived_conditions(listed, derivations), Literal(None, BOOLEAN)))
         case Call("=" | "<" | "<=" | ">" | ">=" | "in" as operator, (Column() as column, *values)):
             constants = [value.value for value in values if isinstance(value, Literal)]
             if len(constants) < len(values):
@@ -117,13 +119,15 @@ def _extended(condition: Typed, derivations: tuple[_Derivation, ...]) -> Typed:
                 for derivation in derivations
                 if (derivation.base.path, derivation.base.data_type)
                 == (column.path, column.data_type)
-                and (found := _derive(operator, constants, derivation)) is not None
+                and (found := _derive_condition(operator, constants, derivation)) is not None
             ]
             return all_of((condition, *derived))
     return condition
 
 
-def _derive(operator: str, constants: list[_Value], derivation: _Derivation) -> Typed | None:
+def _derive_condition(
+    operator: str, constants: list[_Value], derivation: _Derivation
+) -> Typed | None:
     if None in constants or not 0 < len(constants) <= _MAX_LISTED:
         return None
     try:
@@ -134,7 +138,7 @@ def _derive(operator: str, constants: list[_Value], derivation: _Derivation) -> 
         return None
 
 
-def _derivations(
+def _find_derivations(
     fields: list[StructField], configuration: TableConfiguration
 ) -> Iterator[_Derivation]:
     from dagster_delta.sql.analysis import typed_tree
@@ -217,7 +221,9 @@ def _by_expression(base: Column, generated: Column, expression: Typed) -> _Deriv
 
     def bound(side: str, value: _Value) -> Typed:
         # Where a local day begins is an instant that depends on the time zone as well.
-        found = _compared(generated, f"{side}=", _loosened(side, computed(value), data_type))
+        found = _compare_column(
+            generated, f"{side}=", _widen_by_offset(side, computed(value), data_type)
+        )
         # A year of five digits is written with a plus, which comes before all digits.
         is_exceeded = is_text_of_time and side == ">"
         return any_of((found, starts_with(generated, "+"))) if is_exceeded else found
@@ -228,18 +234,29 @@ def _by_expression(base: Column, generated: Column, expression: Typed) -> _Deriv
 
 def _by_parts(base: Column, found: Mapping[str, Column]) -> _Derivation:
     columns = tuple(found[part] for part in _PARTS if part in found)
-    return _Derivation(base, columns, lambda side, value: _lexical(columns, _numbers(value), side))
+    return _Derivation(
+        base,
+        columns,
+        lambda side, value: _compare_in_order(columns, _to_calendar_parts(value), side),
+    )
 
 
-def _numbers(value: dt.date) -> tuple[int, ...]:
+def _to_calendar_parts(value: dt.date) -> tuple[int, ...]:
     hour = value.hour if isinstance(value, dt.datetime) else 0
     return value.year, value.month, value.day, hour
 
 
-def _lexical(columns: tuple[Column, ...], numbers: tuple[int, ...], operator: str) -> Typed:
+def _compare_in_order(
+    columns: tuple[Column, ...], numbers: tuple[int, ...], operator: str
+) -> Typed:
     """`(year, month, …) operator= numbers`, the earlier columns deciding first."""
     column, number = columns[0], numbers[0]
     if len(columns) == 1:
-        return _compared(column, f"{operator}=", number)
-    later = all_of((_compared(column, "=", number), _lexical(columns[1:], numbers[1:], operator)))
-    return any_of((_compared(column, operator, number), later))
+        return _compare_column(column, f"{operator}=", number)
+    later = all_of(
+        (
+            _compare_column(column, "=", number),
+            _compare_in_order(columns[1:], numbers[1:], operator),
+        )
+    )
+    return any_of((_compare_column(column, operator, number), later))

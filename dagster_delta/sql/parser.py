@@ -109,19 +109,19 @@ class _Parser(TokenCursor):
 
     def _expect(self, text: str) -> None:
         if not (self.take_operator(text) or self.take_word(text)):
-            self._leave(f"expected {text}")
+            self._raise_unknown(f"expected {text}")
 
     def expect_end(self) -> None:
         if self.token.kind in ("number", "string") or self.token.is_operator(")", "]", ","):
-            self._refuse("expected the end")
+            self._raise_syntax_error("expected the end")
         if self.token.kind != "end":
-            self._leave("expected the end")
+            self._raise_unknown("expected the end")
 
-    def _leave(self, problem: str) -> NoReturn:
+    def _raise_unknown(self, problem: str) -> NoReturn:
         found = self.token.text or "the end"
         raise GrammarUnknown(self.token.position, f"{problem}, found {found}")
 
-    def _refuse(self, problem: str) -> NoReturn:
+    def _raise_syntax_error(self, problem: str) -> NoReturn:
         """Raise for a token that Spark's grammar does not allow here."""
         found = self.token.text or "the end"
         syntax_error(self._sql, self.token.position, f"{problem}, found {found}")
@@ -132,43 +132,45 @@ class _Parser(TokenCursor):
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             syntax_error(self._sql, self.token.position, "nested too deeply")
-        terms = [self._conjunction()]
+        terms = [self._parse_conjunction()]
         while self.take_word("OR"):
-            terms.append(self._conjunction())
+            terms.append(self._parse_conjunction())
         self._depth -= 1
         return terms[0] if len(terms) == 1 else Function("or", tuple(terms))
 
-    def _conjunction(self) -> Syntax:
-        terms = [self._negation()]
+    def _parse_conjunction(self) -> Syntax:
+        terms = [self._parse_negation()]
         while self.take_word("AND"):
-            terms.append(self._negation())
+            terms.append(self._parse_negation())
         return terms[0] if len(terms) == 1 else Function("and", tuple(terms))
 
-    def _negation(self) -> Syntax:
+    def _parse_negation(self) -> Syntax:
         count = 0
         while self.take_word("NOT") or self.take_operator("!"):
             count += 1
-        term = self._predicate()
+        term = self._parse_predicate()
         # An even number of negations cancels out; in three-valued logic NOT null is null.
         return Function("not", (term,)) if count % 2 else term
 
-    def _predicate(self) -> Syntax:
-        result = self._one_predicate()
+    def _parse_predicate(self) -> Syntax:
+        result = self._parse_one_predicate()
         if self.token.is_operator("!", *_COMPARISONS) or self.token.is_word(
-            "IS", "NOT", *self._predicates()
+            "IS", "NOT", *self._list_predicate_parsers()
         ):
-            self._refuse(
+            self._raise_syntax_error(
                 "a condition that is compared or tested needs parentheses: expected the end"
             )
         return result
 
-    def _one_predicate(self) -> Syntax:
-        left = self._value()
+    def _parse_one_predicate(self) -> Syntax:
+        left = self._parse_value()
         if self.take_word("IS"):
-            return self._is(left)
+            return self._parse_is(left)
         negated = self.token.is_word("NOT")
         word = self.peek() if negated else self.token
-        rule = self._predicates().get(word.text.upper()) if word.kind == "word" else None
+        rule = (
+            self._list_predicate_parsers().get(word.text.upper()) if word.kind == "word" else None
+        )
         if rule is None:
             return left
         self._index += 2 if negated else 1
@@ -177,17 +179,17 @@ class _Parser(TokenCursor):
         result = rule(left)
         return Function("not", (result,)) if negated else result
 
-    def _predicates(self) -> dict[str, Callable[[Syntax], Syntax]]:
+    def _list_predicate_parsers(self) -> dict[str, Callable[[Syntax], Syntax]]:
         return {
-            "BETWEEN": self._between,
-            "IN": self._in,
-            "LIKE": partial(self._pattern, "like"),
-            "ILIKE": partial(self._pattern, "ilike"),
-            "RLIKE": self._rlike,
-            "REGEXP": self._rlike,
+            "BETWEEN": self._parse_between,
+            "IN": self._parse_in,
+            "LIKE": partial(self._parse_pattern, "like"),
+            "ILIKE": partial(self._parse_pattern, "ilike"),
+            "RLIKE": self._parse_rlike,
+            "REGEXP": self._parse_rlike,
         }
 
-    def _is(self, left: Syntax) -> Syntax:
+    def _parse_is(self, left: Syntax) -> Syntax:
         negated = self.take_word("NOT")
         result: Syntax
         if self.take_word("NULL", "UNKNOWN"):
@@ -197,72 +199,72 @@ class _Parser(TokenCursor):
             result = Function("<=>", (left, truth))
         elif self.take_word("DISTINCT"):
             self._expect("FROM")
-            result = Function("not", (Function("<=>", (left, self._value())),))
+            result = Function("not", (Function("<=>", (left, self._parse_value())),))
         else:
-            self._refuse("expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
+            self._raise_syntax_error("expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
         return Function("not", (result,)) if negated else result
 
-    def _between(self, left: Syntax) -> Syntax:
-        low = self._value()
+    def _parse_between(self, left: Syntax) -> Syntax:
+        low = self._parse_value()
         self._expect("AND")
-        return Function("between", (left, low, self._value()))
+        return Function("between", (left, low, self._parse_value()))
 
-    def _in(self, left: Syntax) -> Syntax:
+    def _parse_in(self, left: Syntax) -> Syntax:
         if not self.take_operator("("):
-            self._refuse("expected (")
+            self._raise_syntax_error("expected (")
         if self.token.is_word("SELECT", "WITH"):
             return self._opaque_until_closed("a subquery", self._index - 1)
         if self.token.is_operator(")"):
-            self._refuse("expected a value")
-        return Function("in", (left, *self._list(")")))
+            self._raise_syntax_error("expected a value")
+        return Function("in", (left, *self._parse_list(")")))
 
     def _any_or_all(self, name: str, left: Syntax, *, negated: bool) -> Syntax:
         """`LIKE ANY (patterns)`; NOT LIKE ANY is true where one of the patterns does not match."""
         combined = "and" if self.next().is_word("ALL") else "or"
         if not self.take_operator("(") or self.token.is_operator(")"):
-            self._refuse("expected patterns in parentheses")
-        tests: list[Syntax] = [Function(name, (left, pattern)) for pattern in self._list(")")]
+            self._raise_syntax_error("expected patterns in parentheses")
+        tests: list[Syntax] = [Function(name, (left, pattern)) for pattern in self._parse_list(")")]
         if negated:
             tests = [Function("not", (test,)) for test in tests]
         return tests[0] if len(tests) == 1 else Function(combined, tuple(tests))
 
-    def _pattern(self, name: str, left: Syntax) -> Syntax:
-        arguments = (left, self._value())
+    def _parse_pattern(self, name: str, left: Syntax) -> Syntax:
+        arguments = (left, self._parse_value())
         if self.take_word("ESCAPE"):
             if self.token.kind != "string" or len(self.token.text) != 1:
-                self._refuse("expected one character as a text")
-            arguments = (*arguments, self._value())  # type: ignore[assignment]
+                self._raise_syntax_error("expected one character as a text")
+            arguments = (*arguments, self._parse_value())  # type: ignore[assignment]
         return Function(name, arguments)
 
-    def _rlike(self, left: Syntax) -> Syntax:
-        return Function("rlike", (left, self._value()))
+    def _parse_rlike(self, left: Syntax) -> Syntax:
+        return Function("rlike", (left, self._parse_value()))
 
     # Value level: comparison, then | ^ & (refused), + - ||, * / % DIV, unary, primary
 
-    def _value(self) -> Syntax:
-        left = self._sum()
+    def _parse_value(self) -> Syntax:
+        left = self._parse_sum()
         while self.token.kind == "operator" and self.token.text in _COMPARISONS:
             name = _COMPARISONS[self.next().text]
-            right = self._sum()
+            right = self._parse_sum()
             if name == "<>":
                 left = Function("not", (Function("=", (left, right)),))
             else:
                 left = Function(name, (left, right))
         if self.token.is_operator("|", "^", "&", "<<", ">>", ">>>"):
-            self._leave("bitwise operators are not supported")
+            self._raise_unknown("bitwise operators are not supported")
         return left
 
-    def _sum(self) -> Syntax:
-        left = self._product()
+    def _parse_sum(self) -> Syntax:
+        left = self._parse_product()
         while self.token.is_operator("+", "-", "||"):
             name = self.next().text
             if name != "||" and self.token.is_word("INTERVAL"):
-                left = self._shifted(left, -1 if name == "-" else 1)
+                left = self._parse_interval_shift(left, -1 if name == "-" else 1)
             else:
-                left = Function(name, (left, self._product()))
+                left = Function(name, (left, self._parse_product()))
         return left
 
-    def _shifted(self, moment: Syntax, sign: int) -> Syntax:
+    def _parse_interval_shift(self, moment: Syntax, sign: int) -> Syntax:
         """A date or time and an interval of whole units: `INTERVAL 30 DAYS`, `INTERVAL '1'
         MONTH`.
         """
@@ -273,33 +275,33 @@ class _Parser(TokenCursor):
             words += self.next().text.split()
         amounts = interval_of(words[1:])
         if amounts is None:
-            self._leave("expected an interval of whole units")
+            self._raise_unknown("expected an interval of whole units")
         literals = (Literal(sign * amount, PrimitiveType("long")) for amount in amounts)
         return Function("interval shift", (moment, *literals))
 
-    def _product(self) -> Syntax:
-        left = self._unary()
+    def _parse_product(self) -> Syntax:
+        left = self._parse_unary()
         while self.token.is_operator("*", "/", "%") or self.token.is_word("DIV"):
-            left = Function(self.next().text.lower(), (left, self._unary()))
+            left = Function(self.next().text.lower(), (left, self._parse_unary()))
         return left
 
-    def _unary(self) -> Syntax:
+    def _parse_unary(self) -> Syntax:
         if self.token.is_operator("-", "+", "~"):
             sign = self.next()
             if sign.text == "~":
-                self._leave("bitwise operators are not supported")
+                self._raise_unknown("bitwise operators are not supported")
             if sign.text == "-" and self.token.kind == "number":
                 # The smallest integer is a literal, though its absolute value would not fit.
-                return self._postfix(number_literal(self._sql, self.next(), negative=True))
+                return self._parse_postfix(number_literal(self._sql, self.next(), negative=True))
             self._depth += 1
             if self._depth > _MAX_DEPTH:
                 syntax_error(self._sql, sign.position, "nested too deeply")
-            operand = self._unary()
+            operand = self._parse_unary()
             self._depth -= 1
             return Function("negative" if sign.text == "-" else "positive", (operand,))
-        return self._postfix(self._primary())
+        return self._parse_postfix(self._parse_primary())
 
-    def _postfix(self, base: Syntax) -> Syntax:
+    def _parse_postfix(self, base: Syntax) -> Syntax:
         while True:
             if self.take_operator("["):
                 index = self.expression()
@@ -307,50 +309,52 @@ class _Parser(TokenCursor):
                 base = Function("[]", (base, index))
             elif self.token.is_operator("."):
                 self._index += 1
-                base = Function(".", (base, Literal(self._identifier(), PrimitiveType("string"))))
+                base = Function(
+                    ".", (base, Literal(self._parse_identifier(), PrimitiveType("string")))
+                )
             elif self.take_operator("::"):
-                base = CastSyntax(base, self._type())
+                base = CastSyntax(base, self._parse_type())
             elif self.token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
-                self._leave(f"{self.token.text.upper()} is not supported")
+                self._raise_unknown(f"{self.token.text.upper()} is not supported")
             else:
                 return base
 
-    def _primary(self) -> Syntax:
+    def _parse_primary(self) -> Syntax:
         token = self.token
         if token.kind == "number":
             return number_literal(self._sql, self.next(), negative=False)
         if token.kind == "string":
-            return Literal(self._strings(), PrimitiveType("string"))
+            return Literal(self._join_literals(), PrimitiveType("string"))
         if token.kind == "quoted":
-            return self._name()
+            return self._parse_name()
         if token.is_operator("("):
-            return self._parenthesised()
+            return self._parse_parenthesised()
         if token.kind != "word":
             if not token.is_operator("*", "?", ":"):
-                self._refuse("expected a value")
-            self._leave("expected a value")
-        return self._word()
+                self._raise_syntax_error("expected a value")
+            self._raise_unknown("expected a value")
+        return self._parse_word()
 
-    def _parenthesised(self) -> Syntax:
+    def _parse_parenthesised(self) -> Syntax:
         self._expect("(")
         if self.token.is_word("SELECT", "WITH"):
             return self._opaque_until_closed("a subquery", self._index - 1)
         inner = self.expression()
         if self.take_operator(","):
             if self.token.is_operator(")"):
-                self._refuse("expected a value")
-            return Function("struct", (inner, *self._list(")")))
+                self._raise_syntax_error("expected a value")
+            return Function("struct", (inner, *self._parse_list(")")))
         self._expect(")")
         return inner
 
-    def _strings(self) -> str:
+    def _join_literals(self) -> str:
         # Adjacent literals are concatenated.
         text = self.next().text
         while self.token.kind == "string":
             text += self.next().text
         return text
 
-    def _word(self) -> Syntax:
+    def _parse_word(self) -> Syntax:
         word, following = self.token.text.upper(), self.peek()
         if word in ("TRUE", "FALSE"):
             self._index += 1
@@ -359,36 +363,38 @@ class _Parser(TokenCursor):
             self._index += 1
             return Literal(None, PrimitiveType("void"))
         if word == "CASE":
-            return self._case()
+            return self._parse_case()
         if word == "INTERVAL" and following.kind == "number":
-            self._leave("an interval is only added to, or subtracted from, a date or a time")
+            self._raise_unknown(
+                "an interval is only added to, or subtracted from, a date or a time"
+            )
         if following.kind == "string":
-            return _typed_literal(self._sql, self.next(), self._strings())
+            return _typed_literal(self._sql, self.next(), self._join_literals())
         if following.is_operator("("):
-            return self._call()
+            return self._parse_call()
         if word in _RESERVED:
-            self._leave("expected a value")
-        return self._name()
+            self._raise_unknown("expected a value")
+        return self._parse_name()
 
-    def _name(self) -> Syntax:
-        parts = [self._identifier()]
+    def _parse_name(self) -> Syntax:
+        parts = [self._parse_identifier()]
         while self.token.is_operator("."):
             self._index += 1
-            parts.append(self._identifier())
+            parts.append(self._parse_identifier())
         if self.token.is_operator("->"):
-            self._leave("lambda functions are not supported")
+            self._raise_unknown("lambda functions are not supported")
         return Name(tuple(parts))
 
-    def _identifier(self) -> str:
+    def _parse_identifier(self) -> str:
         if self.token.is_operator("*"):
-            self._leave("expected a name")
+            self._raise_unknown("expected a name")
         if self.token.kind not in ("word", "quoted"):
-            self._refuse("expected a name")
+            self._raise_syntax_error("expected a name")
         return self.next().text
 
     # CASE, CAST and calls
 
-    def _case(self) -> Syntax:
+    def _parse_case(self) -> Syntax:
         self._expect("CASE")
         operand = None if self.token.is_word("WHEN") else self.expression()
         branches: list[Syntax] = []
@@ -399,37 +405,37 @@ class _Parser(TokenCursor):
             self._expect("THEN")
             branches += [condition, self.expression()]
         if not branches:
-            self._leave("expected WHEN")
+            self._raise_unknown("expected WHEN")
         if self.take_word("ELSE"):
             branches.append(self.expression())
         self._expect("END")
         return Function("case", tuple(branches))
 
-    def _call(self) -> Syntax:
+    def _parse_call(self) -> Syntax:
         start, depth = self._index, self._depth
         name = self.next().text.lower()
         self._expect("(")
         try:
             if name in ("cast", "try_cast"):
-                return self._cast(name)
+                return self._parse_cast(name)
             if name == "trim" and self.token.is_word("BOTH", "LEADING", "TRAILING", "FROM"):
-                self._leave("this form of TRIM is not supported")
+                self._raise_unknown("this form of TRIM is not supported")
             if name in ("substring", "substr", "extract", "overlay", "position"):
                 return self._keyword_call(name)
             if self.token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
-                self._leave("expected an argument")
-            arguments = tuple(self._list(")"))
+                self._raise_unknown("expected an argument")
+            arguments = tuple(self._parse_list(")"))
             if name in _MOVED_BY_UNITS and len(arguments) == 3 and _is_unit(arguments[0]):
-                self._leave("expected a moment")
+                self._raise_unknown("expected a moment")
             return Function(name, arguments)
         except GrammarUnknown:
             self._index, self._depth = start + 2, depth
             return self._opaque_until_closed(f"this form of the function {name}", start)
 
-    def _cast(self, name: str) -> Syntax:
+    def _parse_cast(self, name: str) -> Syntax:
         child = self.expression()
         self._expect("AS")
-        data_type = self._type()
+        data_type = self._parse_type()
         self._expect(")")
         if name == "try_cast":
             return Function("try_cast", (child,))
@@ -438,32 +444,32 @@ class _Parser(TokenCursor):
     def _keyword_call(self, name: str) -> Syntax:
         """Functions whose arguments may be separated by FROM, FOR and IN instead of commas."""
         if name == "extract":
-            unit = self._identifier()
+            unit = self._parse_identifier()
             self._expect("FROM")
             source = self.expression()
             self._expect(")")
             return Function("extract", (Literal(unit, PrimitiveType("string")), source))
         # In `position(a IN b)`, IN is a separator.
-        arguments = [self._value() if name == "position" else self.expression()]
+        arguments = [self._parse_value() if name == "position" else self.expression()]
         while not self.take_operator(")"):
             if not (self.take_operator(",") or self.take_word("FROM", "FOR")):
-                self._leave("expected a comma")
+                self._raise_unknown("expected a comma")
             arguments.append(self.expression())
         return Function(name, tuple(arguments))
 
-    def _list(self, closing: str) -> list[Syntax]:
+    def _parse_list(self, closing: str) -> list[Syntax]:
         if self.take_operator(closing):
             return []
         items: list[Syntax] = []
         while not items or self.take_operator(","):
             if self.token.is_operator(",", closing):
-                self._refuse("expected a value")
+                self._raise_syntax_error("expected a value")
             items.append(self.expression())
         self._expect(closing)
         return items
 
-    def _type(self) -> DataType:
-        first, name = self.token, self._identifier()
+    def _parse_type(self) -> DataType:
+        first, name = self.token, self._parse_identifier()
         found = type_from_words(name, self._type_parameters())
         if first.kind == "word" and first.is_word(*_OTHER_TYPES):
             raise GrammarUnknown(first.position, f"the type {name} is not supported")
@@ -484,7 +490,7 @@ class _Parser(TokenCursor):
         first, words, depth = self._tokens[start], [], 1
         while depth:
             if self.token.kind == "end":
-                self._leave("expected )")
+                self._raise_unknown("expected )")
             token = self.next()
             depth += token.is_operator("(") - token.is_operator(")")
             if token.kind in ("word", "quoted"):

@@ -171,51 +171,55 @@ class _Evaluation:
     def outcomes(self, node: Typed) -> Outcomes:
         match node:
             case Literal(bool() | None as value):
-                return self._constant(value)
+                return self._repeat_outcome(value)
             case Call("and", operands):
-                return self._conjunction(map(self.outcomes, operands))
+                return self._combine_all(map(self.outcomes, operands))
             case Call("or", operands):
-                return self._disjunction(map(self.outcomes, operands))
+                return self._combine_any(map(self.outcomes, operands))
             case Call("not", (child,)):
                 return self.outcomes(child).negated
             case Call("coalesce", (child, Literal(bool() as value))):
-                return self._filled(self.outcomes(child), value)
+                return self._fill_null(self.outcomes(child), value)
             case Call("<=>", (child, Literal(bool() as value))):
                 inner = self.outcomes(child)
-                return self._filled(inner if value else inner.negated, value=False)
+                return self._fill_null(inner if value else inner.negated, value=False)
             case Call("<=>", (operand, Literal(value) as constant)) if value is not None:
                 equal = Call("=", (operand, constant), BOOLEAN)
-                return self._filled(self.outcomes(equal), value=False)
+                return self._fill_null(self.outcomes(equal), value=False)
             case Call("startswith" | "like") if (limits := prefix_limits(node)) is not None:
                 return self.outcomes(limits)
-        return self._leaf(node) or self._of_partitions(node) or self._unknown(_operands(node))
+        return (
+            self._decide_leaf(node)
+            or self._of_partitions(node)
+            or self._allow_any_outcome(_find_strict_columns(node))
+        )
 
-    def _leaf(self, node: Typed) -> Outcomes | None:
+    def _decide_leaf(self, node: Typed) -> Outcomes | None:
         match node:
             case Column(path, data_type) if data_type == BOOLEAN:
-                return self._compared(path, "=", (True,), BOOLEAN)
+                return self._decide_comparison(path, "=", (True,), BOOLEAN)
             case Call("is null", (operand,)) | Call("<=>", (operand, Literal(None))):
                 # A cast gives null only for a null operand.
-                found = _path(operand)
+                found = _get_column_path(operand)
                 return None if found is None else self._null_test(found)
             case Call("in", (operand, *values)):
-                return self._membership(operand, values)
+                return self._decide_membership(operand, values)
             case Call("=" | "<" | "<=" | ">" | ">=" as operator, (operand, other)):
                 if is_null_literal(operand) or is_null_literal(other):
-                    return self._constant(None)
-                found, compared = _path(operand), operand.data_type
+                    return self._repeat_outcome(None)
+                found, compared = _get_column_path(operand), operand.data_type
                 if found is not None and compared is not None and isinstance(other, Literal):
-                    return self._compared(found, operator, (other.value,), compared)
+                    return self._decide_comparison(found, operator, (other.value,), compared)
         return None
 
-    def _constant(self, value: bool | None) -> Outcomes:
+    def _repeat_outcome(self, value: bool | None) -> Outcomes:
         return Outcomes(
             self._yes if value is True else self._no,
             self._yes if value is False else self._no,
             self._yes if value is None else self._no,
         )
 
-    def _unknown(self, operands: Iterable[Path]) -> Outcomes:
+    def _allow_any_outcome(self, operands: Iterable[Path]) -> Outcomes:
         """A part that bounds cannot decide; it is null where one of some columns is."""
         possible = self._yes
         for path in operands:
@@ -223,14 +227,14 @@ class _Evaluation:
                 possible = pc.and_(possible, known.may_hold_value)
         return Outcomes(possible, possible, self._yes)
 
-    def _filled(self, inner: Outcomes, value: bool) -> Outcomes:
+    def _fill_null(self, inner: Outcomes, value: bool) -> Outcomes:
         """With null read as true or as false."""
         if value:
-            return self._filled(inner.negated, value=False).negated
+            return self._fill_null(inner.negated, value=False).negated
         return Outcomes(inner.true, pc.or_(inner.false, inner.null), self._no)
 
-    def _conjunction(self, parts: Iterable[Outcomes]) -> Outcomes:
-        result = self._constant(value=True)
+    def _combine_all(self, parts: Iterable[Outcomes]) -> Outcomes:
+        result = self._repeat_outcome(value=True)
         for right in parts:
             null = pc.or_(
                 pc.and_(result.null, pc.or_(right.true, right.null)),
@@ -241,20 +245,20 @@ class _Evaluation:
             )
         return result
 
-    def _disjunction(self, parts: Iterable[Outcomes]) -> Outcomes:
+    def _combine_any(self, parts: Iterable[Outcomes]) -> Outcomes:
         # De Morgan holds in three-valued logic.
-        return self._conjunction(part.negated for part in parts).negated
+        return self._combine_all(part.negated for part in parts).negated
 
-    def _membership(self, operand: Typed, values: Sequence[Typed]) -> Outcomes | None:
-        path, data_type = _path(operand), operand.data_type
+    def _decide_membership(self, operand: Typed, values: Sequence[Typed]) -> Outcomes | None:
+        path, data_type = _get_column_path(operand), operand.data_type
         constants = [value.value for value in values if isinstance(value, Literal)]
         if path is None or data_type is None or len(constants) < len(values):
             return None
         known = tuple(constant for constant in constants if constant is not None)
-        listed = self._compared(path, "in", known, data_type)
+        listed = self._decide_comparison(path, "in", known, data_type)
         if len(known) == len(constants):
             return listed
-        return self._disjunction((listed, self._constant(None)))
+        return self._combine_any((listed, self._repeat_outcome(None)))
 
     def _null_test(self, path: Path) -> Outcomes:
         known = self._bounds_of(path)
@@ -262,7 +266,7 @@ class _Evaluation:
             return Outcomes(self._yes, self._yes, self._no)
         return Outcomes(known.may_hold_null, known.may_hold_value, self._no)
 
-    def _compared(
+    def _decide_comparison(
         self, path: Path, operator: str, values: Sequence[object], data_type: DataType
     ) -> Outcomes:
         known = self._bounds_of(path)
@@ -273,7 +277,7 @@ class _Evaluation:
     def _of_values(
         self, known: ColumnBounds, operator: str, values: Sequence[object], data_type: DataType
     ) -> Outcomes:
-        true, false = _possible(known, operator, values, data_type) or (self._yes, self._yes)
+        true, false = _find_possible(known, operator, values, data_type) or (self._yes, self._yes)
         return Outcomes(
             pc.and_(true, known.may_hold_value),
             pc.and_(false, known.may_hold_value),
@@ -284,10 +288,13 @@ class _Evaluation:
         """The result of a condition on partition columns alone; None for any other condition."""
         known = self._computed.get(id(condition))
         if known is None:
-            known = self._computed[id(condition)] = condition, self._compute(condition)
+            known = self._computed[id(condition)] = (
+                condition,
+                self._evaluate_on_partitions(condition),
+            )
         return known[1]
 
-    def _compute(self, condition: Typed) -> Outcomes | None:
+    def _evaluate_on_partitions(self, condition: Typed) -> Outcomes | None:
         nodes = list(walk(condition))
         paths = {node.path for node in nodes if isinstance(node, Column)}
         if condition.data_type != BOOLEAN or not paths:
@@ -309,7 +316,7 @@ class _Evaluation:
         return self._bounds.get(path)
 
 
-def _possible(
+def _find_possible(
     known: ColumnBounds, operator: str, values: Sequence[object], data_type: DataType
 ) -> Possible | None:
     """Where values that are not null may satisfy it, and where they may not; None if unknown."""
@@ -326,26 +333,30 @@ def is_null_literal(operand: Typed) -> bool:
     return isinstance(operand, Literal) and operand.value is None
 
 
-def _path(operand: Typed) -> Path | None:
+def _get_column_path(operand: Typed) -> Path | None:
     match operand:
         case Column(path) | Cast(Column(path)):
             return path
     return None
 
 
-def _operands(expression: Typed) -> tuple[Path, ...]:
+def _find_strict_columns(expression: Typed) -> tuple[Path, ...]:
     """Columns for whose nulls the expression is null."""
     match expression:
         case Column(path):
             return (path,)
         case Call("in", (operand, *_)) | Cast(operand):
-            return _operands(operand)
+            return _find_strict_columns(operand)
         case Call(name, operands):
             from dagster_delta.sql.functions.whitelist import WHITELIST
 
             if not WHITELIST[name].is_strict:
                 return ()
-            return tuple(dict.fromkeys(path for operand in operands for path in _operands(operand)))
+            return tuple(
+                dict.fromkeys(
+                    path for operand in operands for path in _find_strict_columns(operand)
+                )
+            )
     return ()
 
 
@@ -385,13 +396,13 @@ def with_constants(expression: Typed) -> Typed:
         return expression
     is_constant = not any(isinstance(node, Column | Refused) for node in walk(expression))
     if is_constant and not (isinstance(expression, Call) and expression.name in _CONNECTIVES):
-        return _computed(expression)
+        return _fold_constant(expression)
     if isinstance(expression, Cast):
         return replace(expression, child=with_constants(expression.child))
     return replace(expression, arguments=tuple(map(with_constants, expression.arguments)))
 
 
-def _computed(expression: Call | Cast) -> Typed:
+def _fold_constant(expression: Call | Cast) -> Typed:
     data_type = expression.data_type
     if not isinstance(data_type, PrimitiveType | DecimalType):
         return expression

@@ -78,11 +78,13 @@ def check_table_expression(
                 parse_expression(sql, schema)
             return
     except InvalidArgument as error:
-        raise _refusal(what, sql, f"cannot be read: {error.message}", table) from None
-    raise _refusal(what, sql, f"holds {refused}", table)
+        raise _describe_refusal(what, sql, f"cannot be read: {error.message}", table) from None
+    raise _describe_refusal(what, sql, f"holds {refused}", table)
 
 
-def _refusal(what: str, sql: str, problem: str, table: str | None) -> UnsupportedExpression:
+def _describe_refusal(
+    what: str, sql: str, problem: str, table: str | None
+) -> UnsupportedExpression:
     shown = sql if len(sql) <= 200 else f"{sql[:200]}…"
     return UnsupportedExpression(
         f"{what} ({shown}) {problem}. Expressions that a table brings along are evaluated only "

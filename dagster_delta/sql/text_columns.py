@@ -55,16 +55,16 @@ class TextConversion(msgspec.Struct, frozen=True):
 
     def convert(self, array: pa.Array) -> pa.Array:
         """The values of a `pyarrow.Array` of text."""
-        values, failed = self._split(array)
+        values, failed = self._convert_usual_forms(array)
         if failed.any():
             raise pa.ArrowInvalid("a text has no value of the type")
         return values
 
     def passes(self, array: pa.Array) -> pa.BooleanArray:
         """Which texts have a value: a boolean `pyarrow.Array`."""
-        return pa.array(~self._split(array)[1])
+        return pa.array(~self._convert_usual_forms(array)[1])
 
-    def _split(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+    def _convert_usual_forms(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
         values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
         for form in self.forms:
             if not odd.true_count:
@@ -80,7 +80,9 @@ class TextConversion(msgspec.Struct, frozen=True):
         failed = np.zeros(len(array), bool)
         if odd.true_count:
             texts = array.filter(odd).dictionary_encode()
-            found = [self._read(text) for text in texts.dictionary.cast(pa.binary()).to_pylist()]
+            found = [
+                self._read_or_none(text) for text in texts.dictionary.cast(pa.binary()).to_pylist()
+            ]
             fresh = pa.array(found, self.storage_type).cast(self.arrow_type).take(texts.indices)
             values = pc.replace_with_mask(values, odd, fresh)
             failed[odd.to_numpy(zero_copy_only=False)] = fresh.is_null().to_numpy(
@@ -88,7 +90,7 @@ class TextConversion(msgspec.Struct, frozen=True):
             )
         return values, failed
 
-    def _read(self, text: bytes) -> object:
+    def _read_or_none(self, text: bytes) -> object:
         try:
             return self.read(text.decode())
         except (ValueError, ArithmeticError):
@@ -141,23 +143,23 @@ _TARGETS = (
 _MICROSECONDS = pa.timestamp("us")
 
 
-def _reader(target: DataType) -> Callable[[pa.Array], pa.Array]:
+def _make_reader(target: DataType) -> Callable[[pa.Array], pa.Array]:
     def read(texts: pa.Array) -> pa.Array:
-        values = _converted(texts, target)
+        values = _convert_texts(texts, target)
         return values.cast(_MICROSECONDS) if pa.types.is_timestamp(values.type) else values
 
     return read
 
 
-def _digits(texts: pa.Array, precisions: pa.Array, scales: pa.Array) -> pa.Array:
+def _to_decimal_texts(texts: pa.Array, precisions: pa.Array, scales: pa.Array) -> pa.Array:
     if not len(texts):
         return pa.nulls(0, pa.string())
     target = DecimalType(precisions[0].as_py(), scales[0].as_py())
-    values = _converted(texts, target).to_pylist()
+    values = _convert_texts(texts, target).to_pylist()
     return pa.array([None if value is None else format(value, "f") for value in values])
 
 
-def _converted(texts: pa.Array | pa.ChunkedArray, target: DataType) -> pa.Array:
+def _convert_texts(texts: pa.Array | pa.ChunkedArray, target: DataType) -> pa.Array:
     conversion = text_conversion(target)
     assert conversion is not None  # noqa: S101  of decimals, and of the types above
     try:
@@ -172,9 +174,9 @@ the DuckDB types of its parameters and result."""
 
 FUNCTIONS_OF_TEXT: tuple[PythonFunction, ...] = (
     *(
-        (f"text_to_{target}", _reader(target), ["VARCHAR"], duckdb_type(target))
+        (f"text_to_{target}", _make_reader(target), ["VARCHAR"], duckdb_type(target))
         for target in map(PrimitiveType, _TARGETS)
     ),
-    ("text_to_decimal", _digits, ["VARCHAR", "INTEGER", "INTEGER"], "VARCHAR"),
+    ("text_to_decimal", _to_decimal_texts, ["VARCHAR", "INTEGER", "INTEGER"], "VARCHAR"),
 )
 """What the SQL of casts calls."""

@@ -52,16 +52,16 @@ def text_reader(target: DataType) -> TextReader | None:
     It gives dates as days since the epoch and times as microseconds since the epoch.
     """
     if isinstance(target, DecimalType):
-        return _stripped(_decimal(target), _JAVA_BLANKS)
+        return _strip_blanks(_make_decimal_reader(target), _JAVA_BLANKS)
     if not isinstance(target, PrimitiveType):
         return None
     match target.name:
         case "byte" | "short" | "integer" | "long":
-            return _stripped(partial(_whole_number, target=target))
+            return _strip_blanks(partial(_whole_number, target=target))
         case "float" | "double":
-            return _stripped(_floating(target), _JAVA_BLANKS)
+            return _strip_blanks(_make_float_reader(target), _JAVA_BLANKS)
         case "boolean":
-            return _stripped(_boolean)
+            return _strip_blanks(_read_boolean)
         case "date":
             return read_day
         case "timestamp":
@@ -71,7 +71,7 @@ def text_reader(target: DataType) -> TextReader | None:
     return None
 
 
-def _stripped(read: TextReader, blanks: str = BLANKS) -> TextReader:
+def _strip_blanks(read: TextReader, blanks: str = BLANKS) -> TextReader:
     return lambda text: read(text.strip(blanks))
 
 
@@ -84,7 +84,7 @@ def _whole_number(text: str, *, target: DataType) -> int:
     return int(text)
 
 
-def _floating(target: PrimitiveType) -> Callable[[str], object]:
+def _make_float_reader(target: PrimitiveType) -> Callable[[str], object]:
     arrow_type = pa.float32() if target.name == "float" else pa.float64()
 
     def read(text: str) -> object:
@@ -119,13 +119,13 @@ def _decimal_digits(text: str) -> str:
     )
 
 
-def _boolean(text: str) -> bool:
+def _read_boolean(text: str) -> bool:
     if text.lower() not in _TRUE | _FALSE:
         raise ValueError(text)
     return text.lower() in _TRUE
 
 
-def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
+def _make_decimal_reader(target: DecimalType) -> Callable[[str], decimal.Decimal]:
     unit = decimal.Decimal(1).scaleb(-target.scale)
     context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
     bound = decimal.Decimal(10) ** (target.precision - target.scale)

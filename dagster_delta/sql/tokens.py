@@ -113,11 +113,13 @@ def tokenize(sql: str) -> list[Token]:
     tokens = []
     position = 0
     while position < len(sql):
-        match = _lexeme(sql, position)
+        match = _match_lexeme(sql, position)
         kind = match.lastgroup
         text = match[0]
         if kind == "string":
-            tokens.append(Token("string", _checked(sql, position, unescape_string(text)), position))
+            tokens.append(
+                Token("string", _check_surrogates(sql, position, unescape_string(text)), position)
+            )
         elif kind == "quoted":
             tokens.append(Token("quoted", text[1:-1].replace("``", "`"), position))
         elif kind in ("number", "word", "operator"):
@@ -141,7 +143,7 @@ def without_variables(sql: str) -> str:
         return sql
     parts, position = [], 0
     while position < len(sql):
-        text = _lexeme(sql, position)[0]
+        text = _match_lexeme(sql, position)[0]
         position += len(text)
         if text[0] == "`" and "${" in text:
             raise UnsupportedExpression(
@@ -156,15 +158,15 @@ def without_variables(sql: str) -> str:
     return "".join(parts)
 
 
-def _lexeme(sql: str, position: int) -> re.Match[str]:
+def _match_lexeme(sql: str, position: int) -> re.Match[str]:
     match = _LEXEMES.match(sql, position)
     # Spark nests comments: after the first end, two readers could see different text.
     if match is None or (sql.startswith("/*", position) and match["space"] is None):
-        syntax_error(sql, position, _unreadable(sql[position : position + 2].strip()))
+        syntax_error(sql, position, _describe_unreadable(sql[position : position + 2].strip()))
     return match
 
 
-def _unreadable(text: str) -> str:
+def _describe_unreadable(text: str) -> str:
     if text[:1] in ("'", '"', "`"):
         return f"the quote {text[0]} is not closed"
     return f"cannot read {text!r}"
@@ -179,7 +181,7 @@ def _refuse_surrogates(sql: str) -> None:
         syntax_error(shown, error.start, "half of a surrogate pair is not a character")
 
 
-def _checked(sql: str, position: int, text: str) -> str:
+def _check_surrogates(sql: str, position: int, text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         syntax_error(sql, position, "half of a surrogate pair is not a character")
     return text
@@ -195,10 +197,10 @@ def unescape_string(literal: str) -> str:
     body = "".join(
         part if part.startswith("\\") else part.replace(quote * 2, quote) for part in parts
     )
-    return _ESCAPES.sub(_unescape, body)
+    return _ESCAPES.sub(_unescape_character, body)
 
 
-def _unescape(match: re.Match[str]) -> str:
+def _unescape_character(match: re.Match[str]) -> str:
     short, long, octal, character = match.groups()
     if octal is not None:
         return chr(int(octal, 8))

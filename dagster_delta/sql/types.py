@@ -81,10 +81,10 @@ def decimal_of(value: Decimal) -> DecimalType | None:
 def common_type(types: Sequence[DataType]) -> DataType | None:
     """The type to which Spark converts all operands; None if there is none or it is uncertain."""
     first: DataType | None = types[0] if types else None
-    return reduce(_wider, types[1:], first)
+    return reduce(_find_wider_type, types[1:], first)
 
 
-def _wider(left: DataType | None, right: DataType | None) -> DataType | None:
+def _find_wider_type(left: DataType | None, right: DataType | None) -> DataType | None:
     if left is None or right is None or left == right:
         return left if right is not None else None
     if VOID in (left, right):

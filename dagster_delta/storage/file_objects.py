@@ -39,12 +39,12 @@ class RangeInput:
         start, end = self._position, self._position + length
         self._position = end
         parts: list[bytes | memoryview] = []
-        while start < end and (part := self._part(start, end - start)):
+        while start < end and (part := self._read_part(start, end - start)):
             parts.append(part)
             start += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, start: int, length: int) -> bytes | memoryview:
+    def _read_part(self, start: int, length: int) -> bytes | memoryview:
         """The first of some bytes, those that are held; all of them if none is."""
         index = bisect_right(self._starts, start)
         if index:

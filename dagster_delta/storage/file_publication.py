@@ -61,9 +61,9 @@ class LocalFile(PendingFile):
         # In the same directory, because neither links nor renames cross file systems.
         self._temporary = f"{os.path.dirname(target)}/.{os.urandom(8).hex()}.tmp"
         with naming():
-            self._descriptor = self._create()
+            self._descriptor = self._create_temporary()
 
-    def _create(self) -> int:
+    def _create_temporary(self) -> int:
         for _ in range(_DIRECTORY_ATTEMPTS):
             try:
                 return os.open(self._temporary, _NEW_FILE, 0o666)
@@ -80,17 +80,17 @@ class LocalFile(PendingFile):
     def _publish(self) -> None:
         if self._fsync:
             os.fsync(self._descriptor)
-        self._close()
+        self._close_descriptor()
         self._move(self._temporary, self._target)
         if self._fsync:
             _sync_directory(self._target)
 
     def _discard(self) -> None:
         with suppress(OSError):
-            self._close()
+            self._close_descriptor()
         _unlink_quietly(self._temporary)
 
-    def _close(self) -> None:
+    def _close_descriptor(self) -> None:
         descriptor, self._descriptor = self._descriptor, _NONE
         os.close(descriptor)
 

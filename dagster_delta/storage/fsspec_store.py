@@ -52,21 +52,23 @@ class FsspecStore(FileStore):
 
     def read(self, path: str) -> bytes:
         """The whole object. Raises FileNotFoundError or StorageFailure."""
-        with self._requests(path):
-            return bytes(self._file_system.cat_file(self._find(path)))
+        with self._name_failures(path):
+            return bytes(self._file_system.cat_file(self._resolve_path(path)))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
-        with self._requests(path):
+        with self._name_failures(path):
             return bytes(
-                self._file_system.cat_file(self._find(path), start=offset, end=offset + length)
+                self._file_system.cat_file(
+                    self._resolve_path(path), start=offset, end=offset + length
+                )
             )
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the object, or None if it is absent."""
         try:
-            with self._requests(path):
-                found = self._file_system.info(self._find(path))
+            with self._name_failures(path):
+                found = self._file_system.info(self._resolve_path(path))
         except FileNotFoundError:
             return None
         return None if found["type"] == "directory" else _object_meta(path, found)
@@ -77,8 +79,10 @@ class FsspecStore(FileStore):
         The whole directory is listed: fsspec cannot start in the middle.
         """
         try:
-            with self._requests(directory):
-                found = self._file_system.ls(self._inside(directory), detail=True, refresh=True)
+            with self._name_failures(directory):
+                found = self._file_system.ls(
+                    self._path_inside(directory), detail=True, refresh=True
+                )
         except (FileNotFoundError, NotADirectoryError):
             return
         files = {info["name"].rpartition("/")[2]: info for info in found if info["type"] == "file"}
@@ -87,9 +91,9 @@ class FsspecStore(FileStore):
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every object under `directory`."""
-        base = self._inside(directory)
+        base = self._path_inside(directory)
         try:
-            with self._requests(directory):
+            with self._name_failures(directory):
                 found = self._file_system.find(base, detail=True)
         except FileNotFoundError:
             return
@@ -99,12 +103,12 @@ class FsspecStore(FileStore):
     def delete(self, paths: Iterable[str]) -> None:
         """Refused. Raises ConditionalPutUnsupported."""
         for path in paths:
-            self._refuse(path)
+            self._refuse_write(path)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
-        with self._requests(path):
-            found = self._find(path)
+        with self._name_failures(path):
+            found = self._resolve_path(path)
             info = self._file_system.info(found)
             if info["type"] == "directory":
                 raise IsADirectoryError
@@ -112,29 +116,29 @@ class FsspecStore(FileStore):
             opened = self._file_system.open(found, "rb")
 
         def fetch(start: int, length: int) -> bytes:
-            with self._requests(path):
+            with self._name_failures(path):
                 opened.seek(start)
                 return bytes(opened.read(length))
 
         return pa.PythonFile(RangeInput(size_bytes, (), fetch), mode="r")
 
     def _begin(self, path: str, *, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        self._refuse(path)
+        self._refuse_write(path)
 
-    def _inside(self, path: str) -> str:
+    def _path_inside(self, path: str) -> str:
         return join_path(self._base, check_relative_path(path)).rstrip("/")
 
-    def _find(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         if not self._is_uri(path):
-            return self._inside(path)
+            return self._path_inside(path)
         return str(self._file_system._strip_protocol(path))  # noqa: SLF001
 
     @contextmanager
-    def _requests(self, path: str) -> Iterator[None]:
+    def _name_failures(self, path: str) -> Iterator[None]:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise self._missing(path) from None
+            raise self._make_missing_error(path) from None
         except (StorageFailure, InvalidArgument):
             raise
         except Exception as error:  # noqa: BLE001
@@ -147,7 +151,7 @@ class FsspecStore(FileStore):
                 file=path,
             ) from None
 
-    def _refuse(self, path: str) -> NoReturn:
+    def _refuse_write(self, path: str) -> NoReturn:
         raise ConditionalPutUnsupported(
             f"Tables on {self._scheme}:// are read-only: no operation there is known to create an "
             "object only if it is absent, so writers could overwrite each other's commits. Write "
@@ -189,10 +193,10 @@ def _open_file_system(
 
 def _object_meta(path: str, info: Mapping[str, Any]) -> ObjectMeta:
     moment = next((info[name] for name in _TIMES if info.get(name) is not None), None)
-    return ObjectMeta(path, int(info.get("size") or 0), _milliseconds(moment))
+    return ObjectMeta(path, int(info.get("size") or 0), _to_milliseconds(moment))
 
 
-def _milliseconds(moment: object) -> int:
+def _to_milliseconds(moment: object) -> int:
     """Milliseconds since the epoch; 0 if the storage reports no time."""
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment)

@@ -64,29 +64,29 @@ class HdfsStore(FileStore):
     """
 
     def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
-        self._authority, path = _split(location)
+        self._authority, path = _split_location(location)
         self._base = posixpath.normpath(f"/{path.strip('/')}").rstrip("/")
         super().__init__(f"{self._authority}{self._base}", options, {"hdfs"})
-        self._settings = _settings(self._location.options)
-        self._client = _connect(self._authority, self._settings)
+        self._settings = _parse_settings(self._location.options)
+        self._client = _connect_client(self._authority, self._settings)
 
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError or StorageFailure."""
-        reader = self._open(path)
+        reader = self._open_reader(path)
         check_log_file_size(path, len(reader))
         return self._read_range(path, reader, 0, len(reader))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
-        reader = self._open(path)
+        reader = self._open_reader(path)
         # The client panics at the end of a file.
         return self._read_range(path, reader, offset, min(length, len(reader) - offset))
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the file, or None if it does not exist."""
-        client, found = self._find(path)
+        client, found = self._resolve_path(path)
         try:
-            with self._requests(path):
+            with self._name_failures(path):
                 status = client.get_file_info(found)
         except FileNotFoundError:
             return None
@@ -99,7 +99,7 @@ class HdfsStore(FileStore):
         """
         files = {
             name: status
-            for name, status in self._list(directory)
+            for name, status in self._list_directory(directory)
             if not status.isdir and name >= start
         }
         for name in sorted(files):
@@ -110,7 +110,7 @@ class HdfsStore(FileStore):
         pending = [directory]
         while pending:
             current = pending.pop()
-            for name, status in self._list(current):
+            for name, status in self._list_directory(current):
                 path = join_path(current, name)
                 if status.isdir:
                     pending.append(path)
@@ -120,48 +120,48 @@ class HdfsStore(FileStore):
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the files; a missing file is no error."""
         for path in paths:
-            found = self._inside(path)
-            with suppress(FileNotFoundError), self._requests(path):
-                _repeating(partial(self._client.delete, found))
+            found = self._path_inside(path)
+            with suppress(FileNotFoundError), self._name_failures(path):
+                _repeat_once(partial(self._client.delete, found))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """The file as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
-        reader = self._open(path)
+        reader = self._open_reader(path)
         fetch = partial(self._read_range, path, reader)
         return pa.PythonFile(RangeInput(len(reader), (), fetch), mode="r")
 
     def _uri_of(self, path: str) -> str:
-        return self._authority + self._find(path)[1]
+        return self._authority + self._resolve_path(path)[1]
 
-    def _inside(self, path: str) -> str:
+    def _path_inside(self, path: str) -> str:
         return f"{self._base}/{check_relative_path(path)}".rstrip("/") or "/"
 
-    def _find(self, path: str) -> tuple[Client, str]:
+    def _resolve_path(self, path: str) -> tuple[Client, str]:
         if not self._is_uri(path):
             # Some writers name a file outside the table by a path with a leading slash.
-            return self._client, path if path.startswith("/") else self._inside(path)
-        authority, found = _split(path)
-        return _connect(authority, self._settings), found
+            return self._client, path if path.startswith("/") else self._path_inside(path)
+        authority, found = _split_location(path)
+        return _connect_client(authority, self._settings), found
 
-    def _open(self, path: str) -> FileReader:
-        client, found = self._find(path)
-        with self._requests(path):
+    def _open_reader(self, path: str) -> FileReader:
+        client, found = self._resolve_path(path)
+        with self._name_failures(path):
             return client.read(found)
 
     def _read_range(self, path: str, reader: FileReader, offset: int, length: int) -> bytes:
         if length <= 0:
             return b""
-        with self._requests(path):
+        with self._name_failures(path):
             data: bytes = reader.read_range(offset, length)
         if len(data) != length:
-            raise self._failure(f"{len(data)} of {length} bytes came", path)
+            raise self._describe_failure(f"{len(data)} of {length} bytes came", path)
         return data
 
-    def _list(self, directory: str) -> list[tuple[str, FileStatus]]:
+    def _list_directory(self, directory: str) -> list[tuple[str, FileStatus]]:
         """Names and facts of what is directly in a directory; nothing if there is none."""
-        found = self._inside(directory)
+        found = self._path_inside(directory)
         try:
-            with self._requests(directory):
+            with self._name_failures(directory):
                 listed = list(self._client.list_status(found))
         except FileNotFoundError:
             return []
@@ -171,11 +171,11 @@ class HdfsStore(FileStore):
         ]
 
     def _begin(self, path: str, *, overwrite: bool) -> _HdfsFile:
-        requests = partial(self._requests, path, reads=False)
-        return _HdfsFile(self._client, self._inside(path), requests, overwrite=overwrite)
+        requests = partial(self._name_failures, path, reads=False)
+        return _HdfsFile(self._client, self._path_inside(path), requests, overwrite=overwrite)
 
     @contextmanager
-    def _requests(self, path: str, *, reads: bool = True) -> Iterator[None]:
+    def _name_failures(self, path: str, *, reads: bool = True) -> Iterator[None]:
         """Name the failures of requests.
 
         FileNotFoundError in requests that read or delete a file, FileExistsError if it exists,
@@ -185,14 +185,14 @@ class HdfsStore(FileStore):
         try:
             yield
         except FileExistsError:
-            raise self._taken(path) from None
+            raise self._make_taken_error(path) from None
         except (OSError, RuntimeError, NotImplementedError) as error:
             missing = isinstance(error, FileNotFoundError | IsADirectoryError)
             if reads and (missing or _BELOW_A_FILE in str(error)):
-                raise self._missing(path) from None
-            raise self._failure(_reason(error), path) from None
+                raise self._make_missing_error(path) from None
+            raise self._describe_failure(_describe_reason(error), path) from None
 
-    def _failure(self, reason: str, path: str) -> StorageFailure:
+    def _describe_failure(self, reason: str, path: str) -> StorageFailure:
         return StorageFailure(
             f"HDFS failed or refused: {reason}; check the NameNode, the permissions and the "
             "identity, then repeat the operation",
@@ -224,7 +224,7 @@ class _HdfsFile(PendingFile):
             options = WriteOptions(overwrite=True)
             # The writer of `client.create` closes a file whose write failed when it is collected,
             # and waits for minutes if the NameNode is gone.
-            self._writer: RawFileWriter = _repeating(
+            self._writer: RawFileWriter = _repeat_once(
                 lambda: client.inner.create(self._temporary, options)
             )
 
@@ -235,7 +235,9 @@ class _HdfsFile(PendingFile):
         """FileExistsError: there is a file; it may be this one, if a reply was lost."""
         self._writer.close()
         try:
-            _repeating(lambda: self._client.rename(self._temporary, self._target, self._overwrite))
+            _repeat_once(
+                lambda: self._client.rename(self._temporary, self._target, self._overwrite)
+            )
         except FileNotFoundError:
             # The rename was repeated as its reply was lost: the first one moved the file.
             self._client.get_file_info(self._target)
@@ -248,7 +250,7 @@ class _HdfsFile(PendingFile):
             self._client.delete(self._temporary)
 
 
-def _repeating(request: Callable[[], _Answer]) -> _Answer:
+def _repeat_once(request: Callable[[], _Answer]) -> _Answer:
     """What a request returns that changes something and may be made twice, as the connection may
     break before its reply. The client repeats by itself only what reads.
     """
@@ -272,7 +274,7 @@ def hadoop_properties(options: Mapping[str, object]) -> dict[str, str]:
 _Settings = tuple[tuple[str, str], ...]
 
 
-def _settings(options: Mapping[str, object]) -> _Settings:
+def _parse_settings(options: Mapping[str, object]) -> _Settings:
     unknown = sorted(name for name in options if "." not in name and name not in _CLIENT_OPTIONS)
     if unknown:
         raise InvalidArgument(
@@ -284,7 +286,7 @@ def _settings(options: Mapping[str, object]) -> _Settings:
 
 
 @functools.lru_cache(maxsize=64)
-def _connect(authority: str, settings: _Settings) -> Client:
+def _connect_client(authority: str, settings: _Settings) -> Client:
     """The client of a NameNode or a name service, cached: it holds connections and threads."""
     note_use()
     try:
@@ -299,14 +301,15 @@ def _connect(authority: str, settings: _Settings) -> Client:
         return Client(f"{authority}/", properties, **named)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArgument(
-            f"The client of HDFS refuses the location or its configuration: {_reason(error)}; name "
-            "the NameNode and its port (hdfs://namenode:8020/path), or set HADOOP_CONF_DIR to the "
-            "directory of core-site.xml and hdfs-site.xml",
+            "The client of HDFS refuses the location or its configuration: "
+            f"{_describe_reason(error)}; name the NameNode and its port "
+            "(hdfs://namenode:8020/path), or set HADOOP_CONF_DIR to the directory of "
+            "core-site.xml and hdfs-site.xml",
             table=authority,
         ) from None
 
 
-def _split(location: str) -> tuple[str, str]:
+def _split_location(location: str) -> tuple[str, str]:
     rest = location.partition(":")[2]
     if not rest.startswith("//"):
         return "hdfs://", rest
@@ -314,7 +317,7 @@ def _split(location: str) -> tuple[str, str]:
     return f"hdfs://{authority}", f"{slash}{path}"
 
 
-def _reason(error: Exception) -> str:
+def _describe_reason(error: Exception) -> str:
     if isinstance(error, OSError) or (answer := _ANSWER.match(str(error))) is None:
         return str(error).partition("\n")[0]
     return f"{answer[1]}: {answer[2]}"

@@ -67,19 +67,19 @@ class LocalStore(FileStore):
 
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError or StorageFailure."""
-        with self._opened(path) as (descriptor, size_bytes):
+        with self._open_file(path) as (descriptor, size_bytes):
             check_log_file_size(path, size_bytes)
             return _read_up_to(descriptor, size_bytes)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
-        with self._opened(path) as (descriptor, _):
+        with self._open_file(path) as (descriptor, _):
             os.lseek(descriptor, offset, os.SEEK_SET)
             return _read_up_to(descriptor, length)
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the file, or None if it does not exist."""
-        return self._meta(path, self._readable(path))
+        return self._stat_object(path, self._resolve_path(path))
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The files directly in `directory` named `>= start`, in name order.
@@ -89,15 +89,15 @@ class LocalStore(FileStore):
         """
         # listdir is used because it takes half the time of scandir on a long log, and few names are
         # yielded.
-        inside = self._inside(directory)
+        inside = self._path_inside(directory)
         try:
             names = sorted(name for name in os.listdir(inside) if name >= start)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise self._failure(error, directory) from error
+            raise self._describe_failure(error, directory) from error
         for name in names:
-            meta = self._meta(join_path(directory, name), f"{inside}/{name}")
+            meta = self._stat_object(join_path(directory, name), f"{inside}/{name}")
             if meta is not None:
                 yield meta
 
@@ -106,13 +106,13 @@ class LocalStore(FileStore):
 
         def refuse(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise self._failure(error, directory) from error
+                raise self._describe_failure(error, directory) from error
 
-        top = self._inside(directory)
+        top = self._path_inside(directory)
         for current, _, names in os.walk(top, onerror=refuse):
             inside = join_path(directory, current[len(top) :].lstrip("/"))
             for name in names:
-                meta = self._meta(join_path(inside, name), f"{current}/{name}")
+                meta = self._stat_object(join_path(inside, name), f"{current}/{name}")
                 if meta is not None:
                     yield meta
 
@@ -127,9 +127,9 @@ class LocalStore(FileStore):
             if directory not in inside:
                 inside[directory] = self._is_inside(directory)
             if not inside[directory]:
-                raise self._failure(OSError("a link leads out of the table"), path)
-            with suppress(FileNotFoundError), self._reading(path):
-                os.unlink(self._inside(path))
+                raise self._describe_failure(OSError("a link leads out of the table"), path)
+            with suppress(FileNotFoundError), self._name_read_failures(path):
+                os.unlink(self._path_inside(path))
 
     def open_input(self, path: str) -> pa.OSFile:
         """The file as a `pyarrow.OSFile`.
@@ -137,19 +137,19 @@ class LocalStore(FileStore):
         It is not memory-mapped: mapping reads Parquet no faster, and if a mapped file is truncated
         (a network mount, a full disk), the process is killed instead of raising an error.
         """
-        target = self._readable(path)
-        with self._reading(path):
+        target = self._resolve_path(path)
+        with self._name_read_failures(path):
             self._check_regular(os.stat(target), path)
             return pa.OSFile(target, "rb")
 
     def local_path(self, path: str) -> str:
         """The path on this file system."""
-        return self._readable(path)
+        return self._resolve_path(path)
 
     def _uri_of(self, path: str) -> str:
-        return f"file://{self._readable(path)}"
+        return f"file://{self._resolve_path(path)}"
 
-    def _inside(self, path: str) -> str:
+    def _path_inside(self, path: str) -> str:
         check_relative_path(path)
         return f"{self._root}/{path}" if path else self._root
 
@@ -158,9 +158,9 @@ class LocalStore(FileStore):
         if not directory:
             return True
         root = os.path.realpath(self._root)
-        return os.path.commonpath([root, os.path.realpath(self._inside(directory))]) == root
+        return os.path.commonpath([root, os.path.realpath(self._path_inside(directory))]) == root
 
-    def _readable(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         if "\0" in path:
             raise InvalidArgument(
                 "A path must not hold a NUL character", table=self._root, file=repr(path)
@@ -168,10 +168,10 @@ class LocalStore(FileStore):
         if self._is_uri(path):
             return strip_file_scheme(path)
         # Some writers name a file outside the table by a path with a leading slash.
-        return path if path.startswith("/") else self._inside(path)
+        return path if path.startswith("/") else self._path_inside(path)
 
-    def _meta(self, path: str, target: str) -> ObjectMeta | None:
-        with self._reading(path):
+    def _stat_object(self, path: str, target: str) -> ObjectMeta | None:
+        with self._name_read_failures(path):
             try:
                 status = os.stat(target)
             except (FileNotFoundError, NotADirectoryError):
@@ -181,19 +181,19 @@ class LocalStore(FileStore):
         return ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
+    def _name_read_failures(self, path: str) -> Iterator[None]:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise self._missing(path) from error
+            raise self._make_missing_error(path) from error
         except OSError as error:
-            raise self._failure(error, path) from error
+            raise self._describe_failure(error, path) from error
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[tuple[int, int]]:
+    def _open_file(self, path: str) -> Iterator[tuple[int, int]]:
         """Descriptor and size of a file."""
-        with self._reading(path):
-            descriptor = os.open(self._readable(path), _READ_ONLY)
+        with self._name_read_failures(path):
+            descriptor = os.open(self._resolve_path(path), _READ_ONLY)
             try:
                 status = os.fstat(descriptor)
                 self._check_regular(status, path)
@@ -203,15 +203,15 @@ class LocalStore(FileStore):
 
     def _begin(self, path: str, *, overwrite: bool) -> LocalFile:
         move = os.replace if overwrite else move_if_absent
-        naming = partial(self._creating, path)
-        return LocalFile(self._inside(path), move, naming, fsync=self._fsync)
+        naming = partial(self._name_write_failures, path)
+        return LocalFile(self._path_inside(path), move, naming, fsync=self._fsync)
 
     @contextmanager
-    def _creating(self, path: str) -> Iterator[None]:
+    def _name_write_failures(self, path: str) -> Iterator[None]:
         try:
             yield
         except TargetExists:
-            raise self._taken(path) from None
+            raise self._make_taken_error(path) from None
         except NoExclusiveMove:
             raise ConditionalPutUnsupported(
                 "This file system can neither link nor rename a file exclusively, so two writers "
@@ -220,7 +220,7 @@ class LocalStore(FileStore):
                 file=path,
             ) from None
         except OSError as error:
-            raise self._failure(error, path) from error
+            raise self._describe_failure(error, path) from error
 
     def _check_regular(self, status: os.stat_result, path: str) -> None:
         """Refuse everything except regular files: reading a device or a pipe may never start or
@@ -237,7 +237,7 @@ class LocalStore(FileStore):
             file=path,
         )
 
-    def _failure(self, error: OSError, path: str) -> StorageFailure:
+    def _describe_failure(self, error: OSError, path: str) -> StorageFailure:
         return StorageFailure.of_system(
             error, "The file system failed", table=self._root, file=path
         )

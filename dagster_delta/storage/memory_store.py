@@ -49,7 +49,7 @@ class MemoryStore(RootedStore):
     """
 
     def __init__(self, location: str | None = None, *, clock_ms: Clock = now_ms) -> None:
-        name, path = _split(location or f"memory://{secrets.token_hex(8)}")
+        name, path = _split_location(location or f"memory://{secrets.token_hex(8)}")
         with _REGISTRY_LOCK:
             self._objects = _OPEN.setdefault(name, _Objects())
             if location is not None:
@@ -60,10 +60,10 @@ class MemoryStore(RootedStore):
 
     def read(self, path: str) -> bytes:
         """The whole object. Raises FileNotFoundError."""
-        objects, key = self._find(path)
+        objects, key = self._resolve_path(path)
         found = objects.by_path.get(key)
         if found is None:
-            raise self._missing(path)
+            raise self._make_missing_error(path)
         return found[0]
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
@@ -72,7 +72,7 @@ class MemoryStore(RootedStore):
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the object, or None if it is absent."""
-        objects, key = self._find(path)
+        objects, key = self._resolve_path(path)
         found = objects.by_path.get(key)
         return None if found is None else ObjectMeta(path, len(found[0]), found[1])
 
@@ -81,33 +81,33 @@ class MemoryStore(RootedStore):
         prefix = join_path(check_relative_path(directory), "")
         found = [
             meta
-            for meta in self._snapshot(prefix)
+            for meta in self._list_objects(prefix)
             if "/" not in (name := meta.path[len(prefix) :]) and name >= start
         ]
         yield from sorted(found, key=lambda meta: meta.path)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every object under `directory`."""
-        yield from self._snapshot(join_path(check_relative_path(directory), ""))
+        yield from self._list_objects(join_path(check_relative_path(directory), ""))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """Create the object, or leave an existing one unchanged. Raises FileExistsError."""
-        key = self._key(path)
+        key = self._key_of(path)
         with self._objects.lock:
             if key in self._objects.by_path:
-                raise self._taken(path)
+                raise self._make_taken_error(path)
             self._objects.by_path[key] = (bytes(data), self._clock_ms())
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object."""
-        key = self._key(path)
+        key = self._key_of(path)
         with self._objects.lock:
             self._objects.by_path[key] = (bytes(data), self._clock_ms())
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects; a missing object is no error."""
         for path in paths:
-            key = self._key(path)
+            key = self._key_of(path)
             with self._objects.lock:
                 self._objects.by_path.pop(key, None)
 
@@ -119,17 +119,17 @@ class MemoryStore(RootedStore):
         """A file to write. The object appears when it is closed."""
         return _MemoryFile(partial(self.put, check_relative_path(path)))
 
-    def _key(self, path: str) -> str:
+    def _key_of(self, path: str) -> str:
         return self._prefix + check_relative_path(path)
 
-    def _find(self, path: str) -> tuple[_Objects, str]:
+    def _resolve_path(self, path: str) -> tuple[_Objects, str]:
         if not self._is_uri(path):
-            return self._objects, self._key(path)
-        name, key = _split(path)
+            return self._objects, self._key_of(path)
+        name, key = _split_location(path)
         with _REGISTRY_LOCK:
             return _OPEN.get(name) or _Objects(), key
 
-    def _snapshot(self, prefix: str) -> list[ObjectMeta]:
+    def _list_objects(self, prefix: str) -> list[ObjectMeta]:
         with self._objects.lock:
             found = list(self._objects.by_path.items())
         start = self._prefix + prefix
@@ -157,7 +157,7 @@ class _MemoryFile(PendingFile):
         self._parts.clear()
 
 
-def _split(location: str) -> tuple[str, str]:
+def _split_location(location: str) -> tuple[str, str]:
     name, _, path = location.partition("://")[2].partition("/")
     if not name:
         raise InvalidArgument("A memory URI has a name: memory://name/path", file=location)

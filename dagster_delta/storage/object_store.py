@@ -169,10 +169,10 @@ class RootedStore:
             )
         return scheme is not None
 
-    def _missing(self, path: str) -> FileNotFoundError:
+    def _make_missing_error(self, path: str) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
 
-    def _taken(self, path: str) -> FileExistsError:
+    def _make_taken_error(self, path: str) -> FileExistsError:
         return FileExistsError(errno.EEXIST, "An object is already there", path)
 
 
@@ -234,7 +234,7 @@ class FetchBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._taken = 0
+        self._make_taken_error = 0
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
@@ -242,15 +242,15 @@ class FetchBudget:
         those who hold bytes may wait for whoever asks.
         """
         with self._lock:
-            if self._taken and self._taken + size_bytes > self.max_bytes:
+            if self._make_taken_error and self._make_taken_error + size_bytes > self.max_bytes:
                 return False
-            self._taken += size_bytes
+            self._make_taken_error += size_bytes
             return True
 
     def give_back(self, size_bytes: int) -> None:
         """Bytes that were taken are in use no more."""
         with self._lock:
-            self._taken -= size_bytes
+            self._make_taken_error -= size_bytes
 
 
 @runtime_checkable

@@ -98,9 +98,12 @@ def test_a_constant_of_more_digits_than_a_context_of_python_has_fits_its_decimal
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.sql.duckdb_sql import _connection
+    from dagster_delta.sql.duckdb_sql import _borrow_connection
 
-    with _connection(with_python=False) as plain, _connection(with_python=True) as python:
+    with (
+        _borrow_connection(with_python=False) as plain,
+        _borrow_connection(with_python=True) as python,
+    ):
         connections = (plain, python)
     for sql in ("SELECT * FROM read_text('/etc/hostname')", "COPY (SELECT 1) TO '/tmp/out.csv'", "INSTALL httpfs", "SET enable_external_access = true", "ATTACH '/tmp/x.db'"):  # fmt: skip
         for connection in connections:

@@ -66,7 +66,7 @@ def test_a_uri_of_a_cloud_store_resolves_to_the_key_it_was_made_from(path: str, 
     account = {"account_name": "account"} if root.startswith("az") else {}
     store = CloudStore(f"{root}/a/table", {"skip_signature": True, **account})
     assert store.resolve_uri(path).startswith(f"{root}/a/table/")
-    assert store._find(store.resolve_uri(path)) == store._find(path)
+    assert store._resolve_path(store.resolve_uri(path)) == store._resolve_path(path)
 
 
 @settings(deadline=None)

@@ -7,11 +7,11 @@ files are not among them.
 from __future__ import annotations
 
 
-def _names(text: str) -> frozenset[str]:
+def _split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-OF_ARGUMENTS = _names("""
+OF_ARGUMENTS = _split_names("""
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact
     array_contains array_distinct array_except array_insert array_intersect array_join array_max
     array_min array_position array_prepend array_remove array_repeat array_size array_sort
@@ -51,13 +51,13 @@ OF_ARGUMENTS = _names("""
 """)
 """Functions that compute a result from their arguments alone, for one row."""
 
-RANDOM = _names("""
+RANDOM = _split_names("""
     input_file_name monotonically_increasing_id rand randn random randstr shuffle
     spark_partition_id uniform uuid
 """)
 """Random functions, and functions of the partition in which Spark computes a row."""
 
-OF_THE_SESSION = _names("""
+OF_THE_SESSION = _split_names("""
     curdate current_catalog current_database current_date current_schema current_time
     current_timestamp current_timezone current_user localtimestamp now session_user user
 """)

@@ -68,14 +68,14 @@ def _as_moment(name: str, argument: Typed) -> Typed:
     return argument if is_local else _as_timestamp(name, argument)
 
 
-def _months(name: str, argument: Typed) -> Typed:
+def _check_months(name: str, argument: Typed) -> Typed:
     data_type = argument.data_type
     if data_type is None or not is_integral(data_type) or data_type == LONG:
         raise refused_type(name, argument)
     return cast(argument, INTEGER)
 
 
-def _unit(known: Mapping[str, str]) -> Operand:
+def _accept_units(known: Mapping[str, str]) -> Operand:
     def operand(name: str, argument: Typed) -> Typed:
         unit = str(literal_of(name, argument, str)).upper()
         if unit not in known:
@@ -85,7 +85,7 @@ def _unit(known: Mapping[str, str]) -> Operand:
     return operand
 
 
-def _pattern(name: str, argument: Typed) -> Typed:
+def _check_pattern(name: str, argument: Typed) -> Typed:
     pattern = str(literal_of(name, argument, str))
     if _pattern_units(pattern) is None:
         raise Refusal(f"{name} with the pattern {pattern!r}")
@@ -103,7 +103,9 @@ def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_date_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    truncated = calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp)(name, arguments)
+    truncated = calls(TIMESTAMP, _accept_units({**_UNITS, **_TIME_UNITS}), _as_timestamp)(
+        name, arguments
+    )
     unit, moment = operands_of(truncated)
     local = local_time(moment)
     if local is moment:
@@ -160,7 +162,7 @@ def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
     )
 
 
-def _part(sql: str, operand: Operand = _as_date) -> Function:
+def _extract_part(sql: str, operand: Operand = _as_date) -> Function:
     return Function(calls(INTEGER, operand), f"CAST({sql} AS INTEGER)")
 
 
@@ -169,18 +171,18 @@ _SHIFTED = "CAST({0} + to_months({1}) + to_days({2}) + to_microseconds({3}) AS {
 _difference = Function(fixed(INTEGER, DATE, DATE), "CAST({0} - {1} AS INTEGER)", takes=(2, 2))
 
 DATE_FUNCTIONS: Mapping[str, Function] = {
-    **{name: _part(f"{name}({{0}})") for name in ("year", "quarter", "month", "dayofyear")},
-    "dayofmonth": _part("day({0})"),
-    "dayofweek": _part("dayofweek({0}) + 1"),
-    "weekofyear": _part("week({0})"),
-    **{name: _part(f"{name}({{0}})", _as_local) for name in ("hour", "minute", "second")},
+    **{name: _extract_part(f"{name}({{0}})") for name in ("year", "quarter", "month", "dayofyear")},
+    "dayofmonth": _extract_part("day({0})"),
+    "dayofweek": _extract_part("dayofweek({0}) + 1"),
+    "weekofyear": _extract_part("week({0})"),
+    **{name: _extract_part(f"{name}({{0}})", _as_local) for name in ("hour", "minute", "second")},
     "extract": Function(_resolve_extract, takes=(2, 2)),
     "date_trunc": Function(_resolve_date_trunc, _TRUNCATED, takes=(2, 2)),
     "date_format": Function(
-        calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True, takes=(2, 2)
+        calls(STRING, _as_local, _check_pattern), _sql_date_format, may_raise=True, takes=(2, 2)
     ),
     "trunc": Function(
-        lambda name, arguments: calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1]),
+        lambda name, arguments: calls(DATE, _accept_units(_UNITS), _as_date)(name, arguments[::-1]),
         _TRUNCATED,
         takes=(2, 2),
     ),
@@ -188,7 +190,7 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(("datediff", "date_diff"), _difference),
     "last_day": Function(calls(DATE, _as_date), "last_day({0})"),
     "add_months": Function(
-        calls(DATE, _as_date, _months),
+        calls(DATE, _as_date, _check_months),
         "CAST({0} + to_months({1}) AS DATE)",
         may_raise=True,
         takes=(2, 2),

@@ -25,7 +25,7 @@ from dagster_delta.sql.types import (
 )
 
 
-def _nested(name: str, arguments: Sequence[Typed]) -> ArrayType | MapType:
+def _get_nested_type(name: str, arguments: Sequence[Typed]) -> ArrayType | MapType:
     found = types_of(arguments)[0]
     if not isinstance(found, ArrayType | MapType) or not holds_values(found):
         raise refused_type(name, *arguments)
@@ -33,12 +33,12 @@ def _nested(name: str, arguments: Sequence[Typed]) -> ArrayType | MapType:
 
 
 def _resolve_size(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    _nested(name, arguments)
+    _get_nested_type(name, arguments)
     return Call(name, arguments, INTEGER)
 
 
 def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    array = _nested(name, arguments)
+    array = _get_nested_type(name, arguments)
     searched = types_of(arguments)[1]
     if not isinstance(array, ArrayType):
         raise refused_type(name, *arguments)
@@ -53,15 +53,15 @@ def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 def _resolve_subscript(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """A value of an array by its position, from 0 on, or of a map by its key."""
-    match _nested(name, arguments):
+    match _get_nested_type(name, arguments):
         case MapType(key_type, value_type):
-            key = _key(name, arguments, key_type)
+            key = _cast_key(name, arguments, key_type)
             return Call("map value", (arguments[0], key), value_type)
         case ArrayType(element_type):
-            return Call(name, (arguments[0], _position(name, arguments)), element_type)
+            return Call(name, (arguments[0], _cast_position(name, arguments)), element_type)
 
 
-def _key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
+def _cast_key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
     given = types_of(arguments)[1]
     widens = is_numeric(given) and is_numeric(key_type) and not isinstance(key_type, DecimalType)
     if not is_primitive(key_type) or (
@@ -72,7 +72,7 @@ def _key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
     return cast(arguments[1], key_type)
 
 
-def _position(name: str, arguments: Sequence[Typed]) -> Typed:
+def _cast_position(name: str, arguments: Sequence[Typed]) -> Typed:
     given = types_of(arguments)[1]
     # Spark drops the upper half of a longer position.
     fits = is_integral(given) and common_type([given, INTEGER]) == INTEGER

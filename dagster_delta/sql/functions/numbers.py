@@ -30,7 +30,7 @@ from dagster_delta.sql.types import (
 _MAX_PRECISION = 38
 
 
-def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
+def _resolve_arithmetic(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """`+ - * %` of numbers, and dates shifted by days."""
     left, right = _without_untyped_nulls(name, arguments)
     first, second = types_of([left, right])
@@ -112,7 +112,7 @@ def _decimal_type(operand: Typed) -> DecimalType:
 def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if types_of(arguments)[0] != DATE:
         raise Refusal(f"{name} of these arguments")
-    return _resolve("+" if name == "date_add" else "-", arguments)
+    return _resolve_arithmetic("+" if name == "date_add" else "-", arguments)
 
 
 def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -181,9 +181,11 @@ _ROUNDED = "CAST({name}({0}) AS {type})"
 NUMERIC_FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(
         ("+", "-", "*"),
-        Function(_resolve, "CAST({0} {name} {1} AS {type})", may_raise=True, takes=(2, 2)),
+        Function(
+            _resolve_arithmetic, "CAST({0} {name} {1} AS {type})", may_raise=True, takes=(2, 2)
+        ),
     ),
-    "%": Function(_resolve, _sql_remainder, may_raise=True, takes=(2, 2)),
+    "%": Function(_resolve_arithmetic, _sql_remainder, may_raise=True, takes=(2, 2)),
     "date +": Function(None, "CAST({0} + {1} AS DATE)", may_raise=True),
     "date -": Function(None, "CAST({0} - {1} AS DATE)", may_raise=True),
     **dict.fromkeys(("date_add", "date_sub"), Function(_resolve_date_function, takes=(2, 2))),

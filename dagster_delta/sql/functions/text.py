@@ -25,7 +25,7 @@ from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
 
 
-def _count(name: str, argument: Typed) -> Literal:
+def _check_count(name: str, argument: Typed) -> Literal:
     found = literal_of(name, argument, int)
     # Negative positions and lengths mean different things in the two engines.
     if not isinstance(found, int) or found < 0:
@@ -54,7 +54,7 @@ def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"{name} of these arguments")
-    start, *length = (_count(name, argument) for argument in arguments[1:])
+    start, *length = (_check_count(name, argument) for argument in arguments[1:])
     first = start if start.value else Literal(1, INTEGER)
     return Call(name, (arguments[0], first, *length), STRING)
 
@@ -83,7 +83,7 @@ def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
         case [Wildcard.ANY, str() as text]:
             return boolean_call("endswith", (arguments[0], Literal(text, STRING)))
     normalised = "".join(
-        piece.value if isinstance(piece, Wildcard) else _escaped(piece) for piece in pieces
+        piece.value if isinstance(piece, Wildcard) else _escape_wildcards(piece) for piece in pieces
     )
     return boolean_call(name, (arguments[0], Literal(normalised, STRING)))
 
@@ -116,7 +116,7 @@ def _resolve_rlike(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return boolean_call(found, (arguments[0], Literal(pattern.text, STRING)))
 
 
-def _escaped(text: str) -> str:
+def _escape_wildcards(text: str) -> str:
     return "".join(
         ESCAPE + character if character in "%_" + ESCAPE else character for character in text
     )
@@ -158,7 +158,7 @@ TEXT_FUNCTIONS: Mapping[str, Function] = {
     "substring": Function(_resolve_substring, "substring({all})", takes=(2, 3)),
     "left": Function(_resolve_left, takes=(2, 2)),
     "replace": Function(_resolve_replace, "replace({all})", takes=(2, 3)),
-    "right": Function(calls(STRING, text_operand, _count), "right({all})", takes=(2, 2)),
+    "right": Function(calls(STRING, text_operand, _check_count), "right({all})", takes=(2, 2)),
     "ilike": Function(_resolve_ilike, takes=(2, 3)),
     # The only letters outside ASCII with lower ones in it are I with a dot and the sign of Kelvin.
     "ascii lower": Function(

@@ -32,35 +32,37 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _local_times(instants: pa.ChunkedArray, zones: pa.ChunkedArray) -> pa.Array:
-    found = _micros(instants)
-    return _times(found + _offsets(found, zones), instants)
+    found = _to_micros(instants)
+    return _to_local_times(found + _find_offsets(found, zones), instants)
 
 
-def _instants(local: pa.ChunkedArray, near: pa.ChunkedArray, zones: pa.ChunkedArray) -> pa.Array:
+def _find_instants(
+    local: pa.ChunkedArray, near: pa.ChunkedArray, zones: pa.ChunkedArray
+) -> pa.Array:
     """The instants in UTC of local times, see `instant_of` of the module `time_zone`."""
-    wanted, day = _micros(local), _DAY * _SECOND_US
+    wanted, day = _to_micros(local), _DAY * _SECOND_US
     # Where a clock is changed, the offsets of a day before and after are those that may fit.
-    before, after = _offsets(wanted - day, zones), _offsets(wanted + day, zones)
-    nearby = np.where(near.is_valid(), _offsets(_micros(near), zones), before)
+    before, after = _find_offsets(wanted - day, zones), _find_offsets(wanted + day, zones)
+    nearby = np.where(near.is_valid(), _find_offsets(_to_micros(near), zones), before)
     found = wanted - before
     for offsets in (after, before, nearby):
         candidate = wanted - offsets
-        fits = candidate + _offsets(candidate, zones) == wanted
+        fits = candidate + _find_offsets(candidate, zones) == wanted
         found = np.where(fits, candidate, found)
-    return _times(found, local)
+    return _to_local_times(found, local)
 
 
-def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
+def _to_micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
     found: NDArray[np.int64] = whole_array(times).cast(pa.int64()).fill_null(0).to_numpy()
     return found
 
 
-def _times(micros: NDArray[np.int64], like: pa.ChunkedArray) -> pa.Array:
+def _to_local_times(micros: NDArray[np.int64], like: pa.ChunkedArray) -> pa.Array:
     is_null = whole_array(like).is_null().to_numpy(zero_copy_only=False)
     return pa.array(micros, pa.int64(), mask=is_null).view(pa.timestamp("us"))
 
 
-def _offsets(instants: NDArray[np.int64], zones: pa.ChunkedArray) -> NDArray[np.int64]:
+def _find_offsets(instants: NDArray[np.int64], zones: pa.ChunkedArray) -> NDArray[np.int64]:
     """Microseconds by which local times are ahead of UTC."""
     if not len(instants):
         return instants
@@ -88,6 +90,6 @@ def _offset_us(zone: str, second: int) -> int:
 
 FUNCTIONS_OF_ZONES: tuple[PythonFunction, ...] = (
     ("local_time", _local_times, ["TIMESTAMP", "VARCHAR"], "TIMESTAMP"),
-    ("instant_of", _instants, ["TIMESTAMP", "TIMESTAMP", "VARCHAR"], "TIMESTAMP"),
+    ("instant_of", _find_instants, ["TIMESTAMP", "TIMESTAMP", "VARCHAR"], "TIMESTAMP"),
 )
 """What the SQL of ZONE_FUNCTIONS calls."""

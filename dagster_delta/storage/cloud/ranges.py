@@ -43,7 +43,7 @@ class CloudRanges(RangeInput):
         """Each with the number of its bytes of ranges that were not read."""
         self._wanted = self._bytes_of(inside)
         self._threads = ThreadPoolExecutor(_CONNECTIONS, "delta-fetch")
-        self._request()
+        self._request_waiting()
         try:
             for first, _ in list(self._requested.values())[:1]:
                 first.result()
@@ -56,7 +56,7 @@ class CloudRanges(RangeInput):
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._waiting.clear()
         for start in list(self._requested):
-            self._release(start)
+            self._release_bytes(start)
         super().close()
 
     def _bytes_of(self, ranges: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -69,7 +69,7 @@ class CloudRanges(RangeInput):
                 found[piece] += max(0, min(end, piece_end) - max(start, piece))
         return found
 
-    def _request(self) -> None:
+    def _request_waiting(self) -> None:
         while self._waiting:
             start = next(iter(self._waiting))
             length = self._lengths[start]
@@ -79,13 +79,13 @@ class CloudRanges(RangeInput):
             future = self._threads.submit(self._fetch, start, length)
             self._requested[start] = future, self._wanted[start]
 
-    def _release(self, start: int) -> None:
+    def _release_bytes(self, start: int) -> None:
         del self._requested[start]
         self._budget.give_back(self._lengths[start])
 
-    def _part(self, start: int, length: int) -> bytes | memoryview:
+    def _read_part(self, start: int, length: int) -> bytes | memoryview:
         """The first of some bytes: those in one piece, or before the next one."""
-        self._request()
+        self._request_waiting()
         index = bisect_right(self._starts, start)
         piece = self._starts[index - 1] if index else 0
         end = piece + self._lengths.get(piece, 0)
@@ -101,8 +101,8 @@ class CloudRanges(RangeInput):
         if unread > len(part):
             self._requested[piece] = future, unread - len(part)
         else:
-            self._release(piece)
-            self._request()
+            self._release_bytes(piece)
+            self._request_waiting()
         return part
 
 

@@ -106,7 +106,7 @@ class CloudRequests:
                 raise self.failure(str(refusal), path) from None
             raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path) from None
         except (BaseError, OSError) as error:
-            raise self.failure(_reason(error), path) from None
+            raise self.failure(_describe_reason(error), path) from None
         except ValueError:
             raise InvalidArgument(
                 "The name has a part that is empty, '.' or '..', or a control character: the "
@@ -142,7 +142,7 @@ def _may_differ(error: Exception) -> bool:
     return is_unclear and not _STATUS.search(text) and not _REPEATED.search(text)
 
 
-def _reason(error: Exception) -> str:
+def _describe_reason(error: Exception) -> str:
     refusal = refusal_of(error)
     if refusal is not None:
         return str(refusal)

@@ -66,7 +66,7 @@ def connect_s3(options: CloudOptions, bucket: Bucket) -> CloudClient:
     profile = options.get("profile")
     session, region, endpoint = None, None, None
     if profile is not None or not is_complete:
-        session, region, endpoint = _configured(profile)
+        session, region, endpoint = _load_profile(profile)
     region = options.get("region") or environment("AWS_REGION") or region
     region = region or environment("AWS_DEFAULT_REGION") or "us-east-1"
     variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -88,14 +88,14 @@ def connect_s3(options: CloudOptions, bucket: Bucket) -> CloudClient:
         config,
         endpoint=endpoint,
         ca_bundle=options.get("ca_bundle") or environment("AWS_CA_BUNDLE"),
-        provider=_provider(options, session),
+        provider=_choose_provider(options, session),
     )
     host = "s3.amazonaws.com" if endpoint is None else urlsplit(endpoint).hostname or ""
     is_aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
     return CloudClient(store, is_trusted=is_aws)
 
 
-def _configured(profile: str | None) -> tuple[Any, str | None, str | None]:
+def _load_profile(profile: str | None) -> tuple[Any, str | None, str | None]:
     """The `botocore` session of a profile, with the region and the endpoint of its configuration;
     None for each if it is not installed.
     """
@@ -120,7 +120,7 @@ def _configured(profile: str | None) -> tuple[Any, str | None, str | None]:
     return session, region, endpoint
 
 
-def _provider(options: CloudOptions, session: Any) -> CredentialProvider | None:  # noqa: ANN401
+def _choose_provider(options: CloudOptions, session: Any) -> CredentialProvider | None:  # noqa: ANN401
     if options.get("skip_signature"):
         return None
     vendor: CredentialProvider | None = options.get("credential_provider")
@@ -128,11 +128,11 @@ def _provider(options: CloudOptions, session: Any) -> CredentialProvider | None:
         # As a provider, so that no session token of the environment is added.
         vendor = partial(dict, options)
     if vendor is None and session is not None:
-        vendor = partial(_found, session)
+        vendor = partial(_load_credentials, session)
     return None if vendor is None else partial(provided_credentials, vendor, _PROVIDED)
 
 
-def _found(session: Any) -> Mapping[str, object]:  # noqa: ANN401
+def _load_credentials(session: Any) -> Mapping[str, object]:  # noqa: ANN401
     credentials = session.get_credentials()
     if credentials is None:
         raise InvalidArgument("neither the storage options nor the AWS configuration have any")

@@ -76,7 +76,7 @@ class CloudStore(RootedStore):
     def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
         scheme = scheme_of(location) or ""
         self._cloud = CLOUDS[scheme]
-        self._bucket, key = _split(location)
+        self._bucket, key = _split_location(location)
         self._prefix = f"{key}/" if key else ""
         authority = location.partition("://")[2].partition("/")[0]
         self._authority = f"{scheme}://{authority}"
@@ -93,19 +93,19 @@ class CloudStore(RootedStore):
 
     def read(self, path: str) -> bytes:
         """The whole object in one request. Raises FileNotFoundError or StorageFailure."""
-        return bytes(self._get(path, {})[1])
+        return bytes(self._get_range(path, {})[1])
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
         if length <= 0:
             return b""
-        return bytes(self._get(path, {"range": (offset, offset + length)})[1])
+        return bytes(self._get_range(path, {"range": (offset, offset + length)})[1])
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the object, or None if it is absent."""
-        client, key = self._find(path)
+        client, key = self._resolve_path(path)
         try:
-            found = self._requests.ask(path, lambda: _genuine(obstore.head(client.store, key)))
+            found = self._requests.ask(path, lambda: _check_answer(obstore.head(client.store, key)))
         except FileNotFoundError:
             return None
         return _object_meta(path, found)
@@ -125,7 +125,7 @@ class CloudStore(RootedStore):
         # "." as a name.
         after: str | None = base + start[:-1].rstrip(".")
         while after is not None:
-            found, after = self._entries(folder, after), None
+            found, after = self._list_entries(folder, after), None
             skipped = 0
             for entry in found:
                 name = entry["path"][len(base) :]
@@ -140,11 +140,11 @@ class CloudStore(RootedStore):
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every object under `directory`."""
         folder = join_path(check_relative_path(directory), "")
-        for entry in self._entries(folder, self._prefix + folder):
+        for entry in self._list_entries(folder, self._prefix + folder):
             if self._is_object(folder, entry):
                 yield _object_meta(entry["path"][len(self._prefix) :], entry)
 
-    def _entries(self, folder: str, after: str) -> Iterator[Any]:
+    def _list_entries(self, folder: str, after: str) -> Iterator[Any]:
         """What the client lists in a folder after a key. Only the first request is repeated if its
         answer breaks off.
         """
@@ -190,21 +190,21 @@ class CloudStore(RootedStore):
             ConditionalPutUnsupported: the provider refuses conditional puts or ignores them.
             StorageFailure: no answer, or another answer; the object may exist.
         """
-        key = self._key(path)
+        key = self._key_of(path)
         self._require_conditional_puts()
-        if not self._create(key, path, data):
-            raise self._taken(path)
+        if not self._create_object(key, path, data):
+            raise self._make_taken_error(path)
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object."""
-        key = self._key(path)
+        key = self._key_of(path)
         self._requests.ask(
             path, lambda: obstore.put(self._client.store, key, data, use_multipart=False)
         )
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects, many per request if the cloud can; a missing object is no error."""
-        keys = [self._key(path) for path in paths]
+        keys = [self._key_of(path) for path in paths]
         if not keys:
             return
         try:
@@ -225,16 +225,16 @@ class CloudStore(RootedStore):
 
         A wrong size costs one more request.
         """
-        client, _ = self._find(path)
+        client, _ = self._resolve_path(path)
         start, end = 0, _END_BYTES
         if client.has_suffix_ranges:
             # Of a small object, it is all of it.
-            size_bytes, data = self._get(path, {"range": {"suffix": _END_BYTES}})
+            size_bytes, data = self._get_range(path, {"range": {"suffix": _END_BYTES}})
             start = size_bytes - len(data)
         else:
             if size_bytes is not None:
                 start, end = max(0, size_bytes - _END_BYTES), max(1, size_bytes)
-            size_bytes, data = self._get(path, {"range": (start, end)})
+            size_bytes, data = self._get_range(path, {"range": (start, end)})
             if start and not data:
                 # The object ends before.
                 return self.open_input(path)
@@ -251,7 +251,7 @@ class CloudStore(RootedStore):
         """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of reads."""
 
         def fetch(start: int, length: int) -> memoryview:
-            return self._get(path, {"range": (start, start + length)})[1]
+            return self._get_range(path, {"range": (start, start + length)})[1]
 
         opened = CloudRanges(size_bytes, ranges, fetch, budget or FetchBudget(size_bytes))
         return pa.PythonFile(opened, mode="r")
@@ -264,7 +264,7 @@ class CloudStore(RootedStore):
             partial(self._requests.naming_failures, path),
             partial(self.put, path),
             partial(
-                obstore.open_writer, self._client.store, self._key(path), buffer_size=_PART_BYTES
+                obstore.open_writer, self._client.store, self._key_of(path), buffer_size=_PART_BYTES
             ),
         )
 
@@ -274,8 +274,8 @@ class CloudStore(RootedStore):
         """
         if not isinstance(source, CloudStore) or source.location.options != self._location.options:
             return False
-        client, key = source._find(path)  # noqa: SLF001 - of the same class
-        copied = self._key(target)
+        client, key = source._resolve_path(path)  # noqa: SLF001 - of the same class
+        copied = self._key_of(target)
         if client is not self._client:
             return False
 
@@ -283,7 +283,7 @@ class CloudStore(RootedStore):
             obstore.copy(client.store, key, copied)
             # The client takes any answer for a success, also that of a proxy.
             try:
-                _genuine(obstore.head(client.store, copied))
+                _check_answer(obstore.head(client.store, copied))
             except FileNotFoundError:
                 raise BrokenAnswer(BrokenAnswer.FOREIGN) from None
 
@@ -294,17 +294,17 @@ class CloudStore(RootedStore):
         return True
 
     def _uri_of(self, path: str) -> str:
-        key = path[1:] if path.startswith("/") else self._key(path)
+        key = path[1:] if path.startswith("/") else self._key_of(path)
         return f"{self._authority}/{key}".rstrip("/")
 
-    def _key(self, path: str) -> str:
+    def _key_of(self, path: str) -> str:
         return self._prefix + check_relative_path(path)
 
-    def _find(self, path: str) -> tuple[CloudClient, str]:
+    def _resolve_path(self, path: str) -> tuple[CloudClient, str]:
         if not self._is_uri(path):
             # Some writers name a file of the same bucket by a path with a leading slash.
-            return self._client, path[1:] if path.startswith("/") else self._key(path)
-        bucket, key = _split(path)
+            return self._client, path[1:] if path.startswith("/") else self._key_of(path)
+        bucket, key = _split_location(path)
         if service_of(bucket.account) != service_of(self._bucket.account):
             # Each request carries the credentials of the table.
             raise StorageFailure(
@@ -317,8 +317,8 @@ class CloudStore(RootedStore):
             bucket = self._bucket
         return connect(self._cloud.connect, self._options, bucket), key
 
-    def _get(self, path: str, options: GetOptions) -> tuple[int, memoryview]:
-        client, key = self._find(path)
+    def _get_range(self, path: str, options: GetOptions) -> tuple[int, memoryview]:
+        client, key = self._resolve_path(path)
 
         def get() -> tuple[int, memoryview]:
             try:
@@ -331,7 +331,7 @@ class CloudStore(RootedStore):
                 if "non-partial" in str(error) and obstore.head(client.store, key)["size"] == 0:
                     return 0, memoryview(b"")
                 raise
-            meta = _genuine(answer.meta)
+            meta = _check_answer(answer.meta)
             first, end = answer.range
             check_log_file_size(path, end - first)
             data = memoryview(answer.bytes())
@@ -341,7 +341,7 @@ class CloudStore(RootedStore):
 
         return self._requests.ask(path, get)
 
-    def _create(self, key: str, path: str, data: bytes) -> bool:
+    def _create_object(self, key: str, path: str, data: bytes) -> bool:
         for attempt in range(_CONFLICT_ATTEMPTS):
             created = self._try_to_create(key, path, data)
             if created is not None:
@@ -371,32 +371,32 @@ class CloudStore(RootedStore):
                 if refusal is None or (refusal.code != "NotImplemented" and refusal.status != 501):
                     raise
                 self._client.honours_conditions = False
-                raise self._unsupported("The provider refuses it") from None
+                raise self._refuse_conditional_put("The provider refuses it") from None
             except FileNotFoundError as error:
                 raise self._requests.failure(str(refusal_of(error)), path) from None
         return True
 
     def _require_conditional_puts(self) -> None:
         if self._options.get("conditional_put") == "disabled":
-            raise self._unsupported("The storage option 'conditional_put' is 'disabled'")
+            raise self._refuse_conditional_put("The storage option 'conditional_put' is 'disabled'")
         if self._client.is_trusted or self._options.get("conditional_put") == "etag":
             return
         if self._client.honours_conditions is None:
-            self._client.honours_conditions = self._probe()
+            self._client.honours_conditions = self._probe_conditional_put()
         if not self._client.honours_conditions:
-            raise self._unsupported("The provider overwrites objects all the same")
+            raise self._refuse_conditional_put("The provider overwrites objects all the same")
 
-    def _probe(self) -> bool:
+    def _probe_conditional_put(self) -> bool:
         path = f"_delta_log/.{secrets.token_hex(8)}.tmp"
-        key = self._key(path)
+        key = self._key_of(path)
         try:
-            self._create(key, path, b"")
-            return not self._create(key, path, b"")
+            self._create_object(key, path, b"")
+            return not self._create_object(key, path, b"")
         finally:
             with suppress(StorageFailure):
                 self._delete_one(key)
 
-    def _unsupported(self, reason: str) -> ConditionalPutUnsupported:
+    def _refuse_conditional_put(self, reason: str) -> ConditionalPutUnsupported:
         return ConditionalPutUnsupported(
             "Tables here are read-only: a commit is a put that must fail where the object exists "
             f"(If-None-Match: *). {reason}",
@@ -423,9 +423,9 @@ class _CloudFile(PendingFile):
         self._held.append(bytes(data))
         self._held_bytes += data.nbytes
         if self._held_bytes > _PUT_BYTES:
-            self._upload()
+            self._upload_held()
 
-    def _upload(self) -> None:
+    def _upload_held(self) -> None:
         if self._writer is None:
             self._writer = self._open_writer()
         for piece in self._held:
@@ -437,7 +437,7 @@ class _CloudFile(PendingFile):
             held, self._held = self._held, []
             self._put(b"".join(held))
             return
-        self._upload()
+        self._upload_held()
         writer, self._writer = self._writer, None
         writer.close()
 
@@ -452,13 +452,13 @@ def _object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401
     return ObjectMeta(path, found["size"], round(found["last_modified"].timestamp() * 1000))
 
 
-def _genuine(meta: Any) -> Any:  # noqa: ANN401
+def _check_answer(meta: Any) -> Any:  # noqa: ANN401
     if meta["e_tag"] is None and meta["last_modified"].timestamp() == 0:
         raise BrokenAnswer(BrokenAnswer.FOREIGN)
     return meta
 
 
-def _split(location: str) -> tuple[Bucket, str]:
+def _split_location(location: str) -> tuple[Bucket, str]:
     authority, _, key = location.partition("://")[2].partition("/")
     name, _, account = authority.partition("@")
     if not name:

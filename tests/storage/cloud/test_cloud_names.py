@@ -34,7 +34,7 @@ def test_credentials_are_not_sent_to_a_service_that_a_log_names(uri: str, path: 
     ],
 )
 def test_files_of_other_accounts_of_the_cloud_are_found(path: str) -> None:
-    _, key = cloud_store(LAKE, {**AZURE, "account_name": "lake"})._find(path)
+    _, key = cloud_store(LAKE, {**AZURE, "account_name": "lake"})._resolve_path(path)
     assert key == "x"
 
 
