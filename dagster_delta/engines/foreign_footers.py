@@ -70,11 +70,11 @@ class ForeignFooterReader:
         with naming_data_file(self._store, path):
             with self._store.open_input(path) as source:
                 footer = read_data_footer(source)
-            layout = self._layout(footer)
+            layout = self._find_layout(footer)
             stats = layout.statistics.to_json(footer.metadata, footer.statistics)
         return ForeignFooter(layout.schema, stats)
 
-    def _layout(self, footer: ParquetFooter) -> _Layout:
+    def _find_layout(self, footer: ParquetFooter) -> _Layout:
         columns, found = footer.metadata.schema, footer.schema_arrow
         # Readers convert the days and times of such a file, and its bounds are not converted.
         has_legacy_times = LegacyCalendar.of(found.metadata) is not None
@@ -86,12 +86,12 @@ class ForeignFooterReader:
             ):
                 return known
         physical = iter([columns.column(i).physical_type for i in range(len(columns))])
-        schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
+        schema = from_arrow_schema(pa.schema([_relax_field(field, physical) for field in found]))
         format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
         _, model = encode_rows(format_.arrow_schema.empty_table(), format_)
         usable = {
             index: place
-            for index, place in _usable(columns, model.schema).items()
+            for index, place in _find_usable_bounds(columns, model.schema).items()
             if not (has_legacy_times and columns.column(place).logical_type.type in _MOMENTS)
         }
         statistics = FileStatistics.of_foreign(format_.statistics, usable)
@@ -100,33 +100,34 @@ class ForeignFooterReader:
         return layout
 
 
-def _usable(found: pq.ParquetSchema, model: pq.ParquetSchema) -> dict[int, int]:
+def _find_usable_bounds(found: pq.ParquetSchema, model: pq.ParquetSchema) -> dict[int, int]:
     """The Parquet columns whose bounds are stored as the table's writer stores them: index in a
     file of that writer to index in the file, which may also hold partition columns, anywhere.
     """
-    places = _places(found)
+    places = _index_paths(found)
     return {
         index: places[path]
-        for path, index in _places(model).items()
-        if path in places and _storage(found.column(places[path])) == _storage(model.column(index))
+        for path, index in _index_paths(model).items()
+        if path in places
+        and _storage_type_of(found.column(places[path])) == _storage_type_of(model.column(index))
     }
 
 
-def _places(columns: pq.ParquetSchema) -> dict[str, int]:
+def _index_paths(columns: pq.ParquetSchema) -> dict[str, int]:
     """Index by path; without a column `a.b` that has the path of a field `b` of `a`."""
     paths = [columns.column(index).path for index in range(len(columns))]
     counts = Counter(paths)
     return {path: index for index, path in enumerate(paths) if counts[path] == 1}
 
 
-def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:
+def _storage_type_of(column: pq.ColumnSchema) -> tuple[object, ...]:
     if column.logical_type.type == "DECIMAL":
         # Each of its physical types is compared as the number that it is.
         return (str(column.logical_type),)
     return column.physical_type, column.length, str(column.logical_type)
 
 
-def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:
+def _relax_field(field: pa.Field, physical: Iterator[str]) -> pa.Field:
     """The field, its parts nullable, and INT96 as the instants that Spark writes them for."""
     return pa.field(field.name, _nullable_type(field.type, physical), True)
 
@@ -134,5 +135,5 @@ def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:
 def _nullable_type(data_type: pa.DataType, physical: Iterator[str]) -> pa.DataType:
     if not pa.types.is_nested(data_type):
         return _INSTANT if next(physical) == "INT96" else data_type
-    fields = [_nullable(field, physical) for field in inner_fields(data_type)]
+    fields = [_relax_field(field, physical) for field in inner_fields(data_type)]
     return with_inner_fields(data_type, fields)

@@ -151,19 +151,19 @@ class FileFrames:
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
             StorageFailure.
         """
-        return self._frames(predicate, _in_batches)
+        return self._read_frames(predicate, _in_batches)
 
     def frame(self) -> pl.DataFrame:
         """All rows. Raises as `batches` does."""
-        found = [frame for frame in self._frames(None, _whole) if frame.height]
+        found = [frame for frame in self._read_frames(None, _collect_whole) if frame.height]
         return pl.concat(found or [pl.DataFrame(schema=self._polars_schema)], rechunk=False)
 
-    def _frames(self, predicate: pl.Expr | None, collect: _Collect) -> Iterator[pl.DataFrame]:
+    def _read_frames(self, predicate: pl.Expr | None, collect: _Collect) -> Iterator[pl.DataFrame]:
         files = data_files(self._plan.files)
         while some := list(islice(files, _FILES_AT_ONCE)):
-            yield from self._read(some, predicate, collect)
+            yield from self._read_some_files(some, predicate, collect)
 
-    def _read(
+    def _read_some_files(
         self, files: list[DataFile], predicate: pl.Expr | None, collect: _Collect
     ) -> Iterator[pl.DataFrame]:
         done, expected = 0, 0
@@ -174,7 +174,7 @@ class FileFrames:
             expected += num_rows
         else:
             with suppress(*_FAILURES):
-                query = self._query(files)
+                query = self._build_query(files)
                 for frame in collect(query if predicate is None else query.filter(predicate)):
                     done += frame.height
                     yield frame
@@ -193,7 +193,7 @@ class FileFrames:
         chosen = plan.files.slice(files[0].ordinal, len(files))
         return (pl.DataFrame(batch) for batch in read_files(replace(plan, files=chosen)))
 
-    def _query(self, files: list[DataFile]) -> pl.LazyFrame:
+    def _build_query(self, files: list[DataFile]) -> pl.LazyFrame:
         """The rows of files that polars reads, under logical names."""
         paths = [str(self._plan.store.local_path(file.path)) for file in files]
         names = dict(zip(self._stored.names, self._stored_names, strict=True))
@@ -221,7 +221,7 @@ class FileFrames:
             # A series of an array alone would load all of `pyarrow.compute`.
             values = pl.DataFrame(pa.RecordBatch.from_arrays([parsed], [""])).to_series()
             if len(set(texts)) == 1:
-                found = _constant(values)
+                found = _to_literal(values)
             else:
                 # It fails for a path that polars writes differently.
                 found = pl.col(_PATH).replace_strict(pl.Series(paths), values)
@@ -275,7 +275,7 @@ def _is_read_alike(column: pq.ColumnSchema) -> bool:
     return bool(column.physical_type != "INT96")
 
 
-def _constant(values: pl.Series) -> pl.Expr:
+def _to_literal(values: pl.Series) -> pl.Expr:
     """The one value of a series: times are numbers, as Python has fewer years."""
     if isinstance(values.dtype, pl.Decimal):
         return pl.lit(values[0], dtype=values.dtype)
@@ -283,7 +283,7 @@ def _constant(values: pl.Series) -> pl.Expr:
     return pl.lit(physical[0], dtype=physical.dtype).cast(values.dtype)
 
 
-def _whole(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
+def _collect_whole(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
     return [query.collect()]
 
 
@@ -326,9 +326,9 @@ def to_condition(predicate: pl.Expr | None, schema: StructType) -> Typed | None:
     known = []
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
-        for part in _conjuncts(tree):
+        for part in _split_conjuncts(tree):
             with suppress(NoConditionError):
-                known.append(_condition(part, schema))
+                known.append(_to_condition(part, schema))
     except (RecursionError, pl.exceptions.PolarsError):
         # Too deep, or in a form of another polars version.
         return None
@@ -336,38 +336,38 @@ def to_condition(predicate: pl.Expr | None, schema: StructType) -> Typed | None:
     return None if found is None or is_too_deep(found) else found
 
 
-def _conjuncts(node: object) -> Iterator[object]:
+def _split_conjuncts(node: object) -> Iterator[object]:
     match node:
         case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _AND:
-            yield from _conjuncts(left)
-            yield from _conjuncts(right)
+            yield from _split_conjuncts(left)
+            yield from _split_conjuncts(right)
         case _:
             yield node
 
 
-def _condition(node: object, schema: StructType) -> Typed:
+def _to_condition(node: object, schema: StructType) -> Typed:
     """The same condition in Spark SQL. Raises NoConditionError."""
     match node:
         case {"Column": str()} if (
-            column := exact_column(_path(node), schema)
+            column := exact_column(_to_path(node), schema)
         ).data_type == BOOLEAN:
             return column
         case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in (*_AND, *_OR):
-            both = [_condition(left, schema), _condition(right, schema)]
+            both = [_to_condition(left, schema), _to_condition(right, schema)]
             return all_of(both) if op in _AND else any_of(both)
         case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
             if isinstance(left, dict) and "Literal" in left:
-                column = exact_column(_path(right), schema)
-                return compare(_literal(left, column), _COMPARISONS[op], column)
-            column = exact_column(_path(left), schema)
-            return compare(column, _COMPARISONS[op], _literal(right, column))
+                column = exact_column(_to_path(right), schema)
+                return compare(_to_one_literal(left, column), _COMPARISONS[op], column)
+            column = exact_column(_to_path(left), schema)
+            return compare(column, _COMPARISONS[op], _to_one_literal(right, column))
         case {"Function": {"function": {"Boolean": "Not"}, "input": [operand]}}:
-            return negate(_condition(operand, schema))
+            return negate(_to_condition(operand, schema))
         case {"Function": {"function": {"Boolean": function}, "input": [operand, *others]}}:
-            return _of_column(function, exact_column(_path(operand), schema), others)
+            return _of_column(function, exact_column(_to_path(operand), schema), others)
         case {"Function": {"function": {"StringExpr": "StartsWith"}, "input": [operand, prefix]}}:
-            column = exact_column(_path(operand), schema)
-            return starts_with(column, _literal(prefix, column))
+            column = exact_column(_to_path(operand), schema)
+            return starts_with(column, _to_one_literal(prefix, column))
     raise NoConditionError
 
 
@@ -378,30 +378,32 @@ def _of_column(function: object, column: Column, others: Sequence[object]) -> Ty
         case "IsNotNull":
             return negate(is_null(column))
         case {"IsIn": {"nulls_equal": False}}:
-            return is_in(column, _literals(others[0], column))
+            return is_in(column, _to_literals(others[0], column))
         case {"IsBetween": {"closed": closed}} if closed in _BOUNDS:
             bounds = zip(_BOUNDS[closed], others, strict=True)
-            return all_of(compare(column, sign, _literal(bound, column)) for sign, bound in bounds)
+            return all_of(
+                compare(column, sign, _to_one_literal(bound, column)) for sign, bound in bounds
+            )
     raise NoConditionError
 
 
-def _path(node: object) -> tuple[str, ...]:
+def _to_path(node: object) -> tuple[str, ...]:
     match node:
         case {"Column": str(name)}:
             return (name,)
         case {"Function": {"function": {"StructExpr": {"FieldByName": name}}, "input": [parent]}}:
-            return (*_path(parent), name)
+            return (*_to_path(parent), name)
     raise NoConditionError
 
 
-def _literal(node: object, column: Column) -> Literal:
-    (literal, *others) = _literals(node, column)
+def _to_one_literal(node: object, column: Column) -> Literal:
+    (literal, *others) = _to_literals(node, column)
     if others:
         raise NoConditionError
     return literal
 
 
-def _literals(node: object, column: Column) -> list[Literal]:
+def _to_literals(node: object, column: Column) -> list[Literal]:
     """The values of a literal, or of the list that it is, as constants of the column's type; at
     least one.
     """
@@ -422,12 +424,14 @@ def _literals(node: object, column: Column) -> list[Literal]:
     except (ValueError, OverflowError):
         # The year is outside Python's range.
         raise NoConditionError from None
-    if {_family(literal.data_type) for literal in literals} != {_family(column.data_type)}:
+    if {_type_family_of(literal.data_type) for literal in literals} != {
+        _type_family_of(column.data_type)
+    }:
         raise NoConditionError
     return literals
 
 
-def _family(data_type: DataType) -> str:
+def _type_family_of(data_type: DataType) -> str:
     """A name for types of which one constant may be."""
     if isinstance(data_type, DecimalType):
         return "decimal"

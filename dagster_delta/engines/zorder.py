@@ -53,7 +53,7 @@ class ZOrderCurve(msgspec.Struct, frozen=True):
         values = [column_at(sample, column) for column in columns]
         return cls(
             tuple(columns),
-            tuple(_quantiles(value, 2**bits - 2) for value in values),
+            tuple(_find_quantiles(value, 2**bits - 2) for value in values),
             tuple(value.null_count > 0 for value in values),
             bits,
             is_hilbert,
@@ -62,7 +62,8 @@ class ZOrderCurve(msgspec.Struct, frozen=True):
     def positions(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64]:
         """The position of each row along the curve, a numpy array of uint64; nulls come first."""
         ranks = [
-            self._ranks(column_at(rows, column), index) for index, column in enumerate(self.columns)
+            self._spread_ranks(column_at(rows, column), index)
+            for index, column in enumerate(self.columns)
         ]
         if self.is_hilbert:
             ranks = _along_hilbert(ranks, self.bits)
@@ -73,9 +74,9 @@ class ZOrderCurve(msgspec.Struct, frozen=True):
                 places = (places << one) | ((rank >> np.uint64(bit)) & one)
         return places
 
-    def _ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> NDArray[np.uint64]:
+    def _spread_ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> NDArray[np.uint64]:
         quantiles, has_nulls = self.quantiles[index], self.has_nulls[index]
-        ranks = _rank(values, quantiles) + has_nulls
+        ranks = _rank_values(values, quantiles) + has_nulls
         if values.null_count:
             ranks[np.from_dlpack(pc.indices_nonzero(pc.is_null(values)))] = 0
         # A column of few values is spread over all bits too; otherwise the others outweigh it.
@@ -109,7 +110,7 @@ def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[n
     return [rank ^ turned for rank in x]
 
 
-def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any]:
+def _find_quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any]:
     """At most `most` ascending distinct values that split the sample evenly: the least values of
     all ranks except the first.
     """
@@ -120,7 +121,7 @@ def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any]:
     return np.unique(found)[1:]
 
 
-def _rank(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any]) -> NDArray[np.int64]:
+def _rank_values(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any]) -> NDArray[np.int64]:
     """Number of quantiles not greater than each value; undefined for nulls."""
     if not holds_bytes(values.type):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)

@@ -192,7 +192,9 @@ def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
 def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A worker may open a file before another one has closed those that were to make room.
     monkeypatch.setattr(
-        writer.DataFileWriter, "_run_task", lambda _self, _part, _size, encode, write: write(encode())
+        writer.DataFileWriter,
+        "_run_task",
+        lambda _self, _part, _size, encode, write: write(encode()),
     )
     data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
     store = CountingStore()

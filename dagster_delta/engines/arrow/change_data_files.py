@@ -81,10 +81,10 @@ def read_changes(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The changed rows of all sets by ascending version, decoded by several threads."""
-    return read_ahead(store, _sources(store, sets, columns))
+    return read_ahead(store, _merge_sources(store, sets, columns))
 
 
-def _sources(
+def _merge_sources(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[BatchSource]:
     streams = [_versioned_sources(store, changes, columns) for changes in sets]

@@ -39,7 +39,7 @@ def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         for batch in read_ahead(plan.store, sources):
             filled = shadow.fill(batch.select(names))
             if filled.num_problems:
-                _report(problems, batch, shadow, plan)
+                _report_problems(problems, batch, shadow, plan)
             else:
                 num_nulled += filled.num_nulled
             # After the first problem, the rest is only checked, to count all problems.
@@ -54,7 +54,7 @@ def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
     return Backfilled(files, written.num_rows, num_nulled, problems)
 
 
-def _report(
+def _report_problems(
     problems: Problems, batch: pa.RecordBatch, shadow: ShadowColumn, plan: ReadPlan
 ) -> None:
     """Find out which files of a batch the problems are in."""

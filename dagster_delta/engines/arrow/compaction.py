@@ -97,10 +97,10 @@ def sorted_along(
         size += batch.nbytes
         if size > sort_bytes:
             stretches = _stretch_count(waiting, size, num_rows, sort_bytes)
-            yield from _spilled(curve, rows, waiting, stretches, sort_bytes)
+            yield from _sort_spilled(curve, rows, waiting, stretches, sort_bytes)
             return
     if waiting:
-        yield from _sorted(curve, waiting)
+        yield from _sort_rows(curve, waiting)
 
 
 def _stretch_count(
@@ -113,7 +113,7 @@ def _stretch_count(
     return min(_MAX_STRETCHES, int(2 * per_row * num_rows / sort_bytes) + 2)
 
 
-def _spilled(
+def _sort_spilled(
     curve: ZOrderCurve,
     rows: Iterable[pa.RecordBatch],
     waiting: list[pa.RecordBatch],
@@ -130,15 +130,15 @@ def _spilled(
         with ExitStack() as writers:
             sinks = [writers.enter_context(pa.ipc.new_file(str(file), schema)) for file in files]
             while waiting:
-                _spread(curve, waiting.pop(0), ends, sinks)
+                _spread_rows(curve, waiting.pop(0), ends, sinks)
             for batch in rows:
-                _spread(curve, batch, ends, sinks)
+                _spread_rows(curve, batch, ends, sinks)
         for file in files:
             yield from _sorted_file(curve, file, sort_bytes)
             file.unlink()
 
 
-def _spread(
+def _spread_rows(
     curve: ZOrderCurve,
     batch: pa.RecordBatch,
     ends: NDArray[np.float64],
@@ -164,13 +164,13 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
             if size > 2 * sort_bytes:
                 # A range that is too long, for example of one value, is sorted in parts: its files
                 # overlap, and memory stays bounded.
-                yield from _sorted(curve, together)
+                yield from _sort_rows(curve, together)
                 size = 0
         if together:
-            yield from _sorted(curve, together)
+            yield from _sort_rows(curve, together)
 
 
-def _sorted(curve: ZOrderCurve, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sort_rows(curve: ZOrderCurve, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the batches in order; the list is emptied, so that they are in memory once."""
     # Taking from several chunks would concatenate them for each batch.
     table = pa.Table.from_batches(batches).combine_chunks(decoding_pool())

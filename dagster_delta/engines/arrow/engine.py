@@ -104,7 +104,7 @@ class ArrowEngine:
         from dagster_delta.parquet.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
-        spec = self._bounded(spec, computes=bool(spec.constraints or spec.values.columns))
+        spec = self._limit_buffer(spec, computes=bool(spec.constraints or spec.values.columns))
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table, is_exact=spec.is_exact)
             return _write_checked(batches, spec, store)
@@ -154,7 +154,7 @@ class ArrowEngine:
         """Rewrite rows. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
-        return rewrite_rows(replace(rewrite, data=self._bounded(rewrite.data)))
+        return rewrite_rows(replace(rewrite, data=self._limit_buffer(rewrite.data)))
 
     def merge_source(
         self,
@@ -172,9 +172,9 @@ class ArrowEngine:
         """Carry out a MERGE. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.merge import merge_rows
 
-        return merge_rows(replace(plan, data=self._bounded(plan.data)))
+        return merge_rows(replace(plan, data=self._limit_buffer(plan.data)))
 
-    def _bounded(self, spec: WriteSpec, *, computes: bool = True) -> WriteSpec:
+    def _limit_buffer(self, spec: WriteSpec, *, computes: bool = True) -> WriteSpec:
         buffer_bytes = min(spec.buffer_bytes, self._memory.buffer_bytes)
         zone = self.time_zone if computes else spec.time_zone
         return replace(spec, buffer_bytes=buffer_bytes, time_zone=zone)

@@ -136,11 +136,11 @@ class _Changing:
         clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
         needed = self._needed_columns(np.unique(clauses).tolist())
         position = 0
-        for columns, count in self._read(actions, wanted, needed):
+        for columns, count in self._read_rows(actions, wanted, needed):
             part = slice(position, position + count)
             position += count
             rows = with_null_columns(columns, count, to_arrow_schema(self._configuration.schema))
-            self._take(rows, clauses[part], source_rows[part])
+            self._take_changes(rows, clauses[part], source_rows[part])
 
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
         """The columns of the table that are kept, recorded or used in computations, with row
@@ -161,7 +161,7 @@ class _Changing:
             needed.update(path[1] for path in self._plan.names.paths(clause) if path[0] == TARGET)
         return [name for name in every if name in needed]
 
-    def _read(
+    def _read_rows(
         self, actions: RowActions, wanted: NDArray[np.bool_] | None, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
@@ -191,7 +191,7 @@ class _Changing:
             position += batch.num_rows
             yield batch, batch.num_rows
 
-    def _take(
+    def _take_changes(
         self, rows: pa.RecordBatch, clauses: NDArray[np.int32], source_rows: NDArray[np.int64]
     ) -> None:
         for index in np.unique(clauses).tolist():
@@ -202,13 +202,13 @@ class _Changing:
                 # Wide rows of the source do not show in the size of the batches of the table.
                 for part in self._source.parts(mine, self._source_names[index]):
                     changing = chosen.slice(part.start, part.stop - part.start)
-                    self._update(index, changing, mine[part])
+                    self._update_rows(index, changing, mine[part])
             elif index in self._updates:
-                self._update(index, chosen, None)
+                self._update_rows(index, chosen, None)
             else:
                 self._writers.record(chosen, "delete")
 
-    def _update(
+    def _update_rows(
         self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64] | None
     ) -> None:
         sides = {TARGET: self._writers.ids.of_table(rows)}
@@ -382,12 +382,12 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
         file for file, is_in in zip(files, plan.may_match.to_pylist(), strict=True) if is_in
     ]
     if searched and join.num_candidates:
-        reader = _reader(target, join.target_paths)
+        reader = _make_target_reader(target, join.target_paths)
         sources = (join.narrowed(source) for source in reader.sources(searched))
         batches = read_ahead(target.store, sources)
         for pairs in join.pairs(batches):
             search.take(pairs)
-    found = _sorted(search.parts)
+    found = _sort_columns(search.parts)
     if not plan.deletes_every_match:
         _refuse_doubles(plan, found, source)
     found = _without_doubles(found)
@@ -397,14 +397,14 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
             for file, is_in in zip(files, plan.may_lack_source.to_pylist(), strict=True)
             if is_in
         ]
-        parts = [found, *_lacking(target, rest, lacking)]
-        found = _sorted(parts)
+        parts = [found, *_find_unmatched(target, rest, lacking)]
+        found = _sort_columns(parts)
     ordinals, rows, source_rows, chosen = found
     used = search.used_files | frozenset(np.unique(ordinals).tolist())
     return RowActions(ordinals, rows, source_rows, chosen, search.source_matched, used)
 
 
-def _reader(target: ReadPlan, paths: Iterable[tuple[str, ...]]) -> DataFileReader:
+def _make_target_reader(target: ReadPlan, paths: Iterable[tuple[str, ...]]) -> DataFileReader:
     """Reads the top-level columns of the table that hold some paths, with positions."""
     needed = {path[1] for path in paths}
     names = [name for name in target.configuration.schema.names if name in needed]
@@ -443,7 +443,7 @@ class _Search:
             )
 
 
-def _sorted(parts: list[_Columns]) -> _Columns:
+def _sort_columns(parts: list[_Columns]) -> _Columns:
     """All parts joined, in order of file and row; the list is emptied."""
     if not parts:
         empty = np.empty(0, dtype=np.int64)
@@ -484,11 +484,11 @@ def _refuse_doubles(plan: MergePlan, found: _Columns, source: SourceRows) -> Non
     raise ambiguous_matches(len(excess), shown, table=plan.target.store.location.uri)
 
 
-def _lacking(
+def _find_unmatched(
     target: ReadPlan, files: Sequence[DataFile], choice: ClauseChoice
 ) -> Iterator[_Columns]:
     """The visible rows of some files to which a clause for unmatched target rows applies."""
-    reader = _reader(target, choice.columns)
+    reader = _make_target_reader(target, choice.columns)
     for batch in read_ahead(target.store, reader.sources(files)):
         chosen = choice.choose(target_columns(batch, choice.columns), batch.num_rows)
         wanted = chosen >= 0

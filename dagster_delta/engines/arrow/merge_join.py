@@ -67,7 +67,7 @@ class SemiJoinFilter:
         self._mask = size - 1
         self._is_there = np.zeros(size, dtype=bool)
         for chunk in keys.chunks:
-            self._is_there[self._places(pc.drop_null(chunk))] = True
+            self._is_there[self._to_places(pc.drop_null(chunk))] = True
 
     @staticmethod
     def takes(keys: pa.ChunkedArray) -> bool:
@@ -79,9 +79,9 @@ class SemiJoinFilter:
 
         `values`: `pyarrow.Array` of the type of the keys; a null may or may not pass.
         """
-        return mask_of(self._is_there[self._places(values)])
+        return mask_of(self._is_there[self._to_places(values)])
 
-    def _places(self, values: pa.Array) -> NDArray[np.int64]:
+    def _to_places(self, values: pa.Array) -> NDArray[np.int64]:
         # DLPack does not support nulls.
         width = _WIDTHS[values.type]
         if not len(values):
@@ -258,13 +258,13 @@ class MergeJoin:
         """
         needed = sorted({path[1] for path in self._source_paths})
         keys = self._few_keys()
-        joined = self._joined(batches) if keys is None else self._looked_up(batches, keys)
+        joined = self._join_batches(batches) if keys is None else self._looked_up(batches, keys)
         # The traceback of an error would keep it open longer than the SQL engine.
         with closing(joined):
             for batch in joined:
                 source_rows = numbers_of(batch.column("s"))
                 for part in self._source.parts(source_rows, needed):
-                    yield from self._matching(
+                    yield from self._find_pairs(
                         batch.slice(part.start, part.stop - part.start), needed
                     )
 
@@ -298,16 +298,16 @@ class MergeJoin:
             if len(taken):
                 yield pa.RecordBatch.from_pydict(arrays)
 
-    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+    def _join_batches(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         import duckdb
 
         failures: list[BaseException] = []
         schema = pa.schema(list(self._target_fields()))
-        inputs = pa.RecordBatchReader.from_batches(schema, self._inputs(batches, failures))
-        connection = self._open()
+        inputs = pa.RecordBatchReader.from_batches(schema, self._make_inputs(batches, failures))
+        connection = self._open_connection()
         connection.register("target", inputs)
         try:
-            yield from connection.sql(self._sql()).to_arrow_reader(_BATCH_ROWS)
+            yield from connection.sql(self._render_join()).to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError):
             # The SQL engine reports errors of its input as its own.
             if failures:
@@ -327,7 +327,7 @@ class MergeJoin:
                 return key.target.path[1:], SemiJoinFilter(values)
         return None
 
-    def _open(self) -> duckdb.DuckDBPyConnection:
+    def _open_connection(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         connection = duckdb.connect(
@@ -371,7 +371,7 @@ class MergeJoin:
         for index, data_type in enumerate(self._carried.values()):
             yield pa.field(f"c{index}", _input_type(data_type))
 
-    def _sql(self) -> str:
+    def _render_join(self) -> str:
         conditions = [
             f"target.k{index} {'IS NOT DISTINCT FROM' if nulls_match else '='} source.k{index}"
             for index, nulls_match in enumerate(self._nulls_match)
@@ -380,7 +380,7 @@ class MergeJoin:
         join = f"JOIN source ON {' AND '.join(conditions)}" if conditions else "CROSS JOIN source"
         return f"SELECT {', '.join(names)} FROM target {join}"
 
-    def _inputs(
+    def _make_inputs(
         self, batches: Iterable[pa.RecordBatch], failures: list[BaseException]
     ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema(list(self._target_fields()))
@@ -407,7 +407,7 @@ class MergeJoin:
                 rows = pc.filter(rows, part.is_true(columns, rows.num_rows))
             yield rows, target_columns(rows, self.target_paths)
 
-    def _matching(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
+    def _find_pairs(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
         source_rows = numbers_of(batch.column("s"))
         columns: dict[tuple[str, ...], pa.Array] = {
             path: batch.column(f"c{index}") for index, path in enumerate(self._carried)

@@ -31,11 +31,11 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
     """
     reader = plan_reader(plan, (), where=plan.where)
     batches = read_ahead(plan.store, reader.sources(data_files(plan.files)), files=plan.files)
-    for ordinal, rows in _bitmaps(batches):
+    for ordinal, rows in _collect_bitmaps(batches):
         yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
 
 
-def _bitmaps(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
+def _collect_bitmaps(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
     """The rows of each file, which comes in one or more batches."""
     current, found = -1, BitMap64()
     for batch in batches:

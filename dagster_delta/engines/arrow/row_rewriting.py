@@ -68,7 +68,7 @@ def rewrite_rows_to(rewrite: RowRewrite, writers: RowWriters) -> tuple[int, int]
         The numbers of rows that matched and of unchanged rows that were written.
     """
     job = _Rewriting(rewrite, writers)
-    for batch in _read(rewrite):
+    for batch in _read_rows(rewrite):
         job.take(batch)
     return job.num_changed_rows, job.num_copied_rows
 
@@ -79,7 +79,7 @@ def _is_mixed(rewrite: RowRewrite) -> bool:
     return rewrite.keeps_rest and uses_matches
 
 
-def _read(rewrite: RowRewrite) -> Iterator[pa.RecordBatch]:
+def _read_rows(rewrite: RowRewrite) -> Iterator[pa.RecordBatch]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
     If all of them are matches, or none is, the mark is omitted.
@@ -89,11 +89,11 @@ def _read(rewrite: RowRewrite) -> Iterator[pa.RecordBatch]:
     matches = [rewrite.matches.get(path) for path in paths]
     names = source.configuration.schema.names
     reader = plan_reader(source, names, with_positions=_is_mixed(rewrite))
-    sources = _sources(rewrite, reader, matches)
+    sources = _make_sources(rewrite, reader, matches)
     return read_ahead(source.store, sources, files=source.files)
 
 
-def _sources(
+def _make_sources(
     rewrite: RowRewrite,
     reader: DataFileReader,
     matches: list[BitMap64 | None],
@@ -102,7 +102,7 @@ def _sources(
     for file in data_files(rewrite.source.files):
         rows = matches[file.ordinal]
         if is_mixed:
-            mark = partial(_mark, matches=rows)
+            mark = partial(_mark_matches, matches=rows)
             yield from (source.changed(mark) for source in reader.sources([file]))
         elif rewrite.keeps_rest and rows is not None:
             yield from reader.sources([replace(file, hidden=rows)])
@@ -110,7 +110,9 @@ def _sources(
             yield from reader.sources([file if rows is None else replace(file, selected=rows)])
 
 
-def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterator[pa.RecordBatch]:
+def _mark_matches(
+    batches: Iterable[pa.RecordBatch], matches: BitMap64 | None
+) -> Iterator[pa.RecordBatch]:
     """The batches with a mark on matching rows instead of the positions."""
     for batch in batches:
         indexes = np.from_dlpack(batch.column(ROW_INDEX))
@@ -137,28 +139,28 @@ class _Rewriting:
         self._update = _row_update(rewrite) if rewrite.assignments else None
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of a batch as `_read` gives it."""
+        """Write the rows of a batch as `_read_rows` gives it."""
         if batch.schema.names[-1:] == [_MATCHES]:
             self._take_marked(batch)
         elif self._all_match:
-            self._write(self._change(batch))
+            self._write_rows(self._change_rows(batch))
         else:
             self.num_copied_rows += batch.num_rows
-            self._write(batch)
+            self._write_rows(batch)
 
     def _take_marked(self, batch: pa.RecordBatch) -> None:
         marks = batch.column(_MATCHES)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self._schema)
         matching = pc.filter(rows, marks)
         self.num_copied_rows += rows.num_rows - matching.num_rows
-        changed = self._change(matching) if matching.num_rows else None
+        changed = self._change_rows(matching) if matching.num_rows else None
         if changed is not None and self._update is not None:
             columns = (*self._update.columns, self._writers.ids.version_column)
-            self._write(_put_back(rows, changed, marks, columns))
+            self._write_rows(_put_back(rows, changed, marks, columns))
         else:
-            self._write(pc.filter(rows, pc.invert(marks)) if matching.num_rows else rows)
+            self._write_rows(pc.filter(rows, pc.invert(marks)) if matching.num_rows else rows)
 
-    def _change(self, matching: pa.RecordBatch) -> pa.RecordBatch | None:
+    def _change_rows(self, matching: pa.RecordBatch) -> pa.RecordBatch | None:
         """The matching rows with new values, None if they are deleted; recorded if requested."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
@@ -169,7 +171,7 @@ class _Rewriting:
         self._writers.record(changed, "update_postimage")
         return changed
 
-    def _write(self, rows: pa.RecordBatch) -> None:
+    def _write_rows(self, rows: pa.RecordBatch) -> None:
         if rows is not None and rows.num_rows:
             self._writers.data.add(rows)
 

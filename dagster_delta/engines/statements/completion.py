@@ -171,7 +171,7 @@ class RowCompletion:
             identity.column: self._numbers.take(identity, batch.num_rows)
             for identity in self._identities
         }
-        columns |= self._generated.compute(_rows(columns, batch.num_rows))
+        columns |= self._generated.compute(_build_rows(columns, batch.num_rows))
         arrow_schema = to_arrow_schema(self._schema)
         arrays = [columns[field.name] for field in arrow_schema]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
@@ -179,11 +179,11 @@ class RowCompletion:
     def _take_defaults(self, num_rows: int) -> dict[str, pa.Array]:
         if not self._default_values and self._defaults.names:
             # Constants are computed once.
-            self._default_values = self._defaults.compute(_rows({}, 1))
+            self._default_values = self._defaults.compute(_build_rows({}, 1))
         return {name: pa.repeat(value[0], num_rows) for name, value in self._default_values.items()}
 
 
-def _rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
+def _build_rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     # Constants only need the number of rows.

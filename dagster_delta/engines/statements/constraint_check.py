@@ -43,10 +43,10 @@ def refuse_violations(
         if pc.all(passes, min_count=0).as_py():
             continue
         positions = pc.indices_nonzero(pc.invert(passes))
-        raise _violation(constraint, batch, positions, table)
+        raise _describe_violation(constraint, batch, positions, table)
 
 
-def _violation(
+def _describe_violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
     rows = python_rows(pc.take(batch, positions.slice(0, MAX_EXAMPLES)))
@@ -88,13 +88,13 @@ def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
     # Spec: (<value> <=> <generation expression>) IS TRUE.
     return tuple(
         Constraint(
-            f"GENERATED {column.column}", f"{quote(column.column)} <=> {_parenthesised(column)}"
+            f"GENERATED {column.column}", f"{quote(column.column)} <=> {_add_parentheses(column)}"
         )
         for column in values.verified
     )
 
 
-def _parenthesised(column: ColumnExpression) -> str:
+def _add_parentheses(column: ColumnExpression) -> str:
     # A line break ends a comment at the end of the text.
     return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
 

@@ -107,7 +107,7 @@ class MergeNames:
             )
         self._schemas = {TARGET: target, SOURCE: source}
         self._aliases = {TARGET: target_alias, SOURCE: source_alias}
-        self._scopes = {sides: self._scope(sides) for sides in _SIDES.values()}
+        self._scopes = {sides: self._build_scope(sides) for sides in _SIDES.values()}
         self.assigned = target if assigned is None else assigned
         """Logical schema for writing rows."""
         self.embedded = embedded
@@ -233,7 +233,7 @@ class MergeNames:
             f"{self._aliases[TARGET]}.{name}"
         )
 
-    def _scope(self, sides: Sequence[str]) -> StructType:
+    def _build_scope(self, sides: Sequence[str]) -> StructType:
         """A struct per alias, and the columns that need no alias."""
         fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
         taken = {fold_name(name) for name in self._aliases.values()}
@@ -438,17 +438,18 @@ def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, 
         if theirs is None:
             continue
         match field.data_type, theirs.data_type:
-            case StructType() as ours, StructType() as found if not _covers(found, ours):
+            case StructType() as ours, StructType() as found if not _covers_fields(found, ours):
                 yield from ((field.name, *path) for path in _shared_paths(ours, found))
             case _:
                 yield (field.name,)
 
 
-def _covers(source: DataType, table: DataType) -> bool:
+def _covers_fields(source: DataType, table: DataType) -> bool:
     """Whether a struct of the source has all fields of the table's, at every depth of structs."""
     if not isinstance(source, StructType) or not isinstance(table, StructType):
         return True
     found = ((source.get(field.name), field) for field in table)
     return all(
-        theirs is not None and _covers(theirs.data_type, ours.data_type) for theirs, ours in found
+        theirs is not None and _covers_fields(theirs.data_type, ours.data_type)
+        for theirs, ours in found
     )

@@ -217,12 +217,12 @@ def split_condition(condition: Typed) -> MergeCondition:
     """The parts of a condition whose paths start with `TARGET` or `SOURCE`."""
     keys: list[JoinKey] = []
     parts: dict[str, list[Typed]] = {TARGET: [], SOURCE: [], "rest": []}
-    for conjunct in _conjuncts(condition):
+    for conjunct in _split_conjuncts(condition):
         key = _join_key(conjunct)
         if key is not None:
             keys.append(key)
             continue
-        sides = _sides(conjunct)
+        sides = _find_sides(conjunct)
         # A part that is the same for every row is evaluated once, over the source.
         place = "rest" if len(sides) > 1 else TARGET if TARGET in sides else SOURCE
         parts[place].append(conjunct)
@@ -289,11 +289,11 @@ def with_lengths(schema: StructType, lengths: Mapping[str, int]) -> StructType:
     )
 
 
-def _conjuncts(node: Typed) -> Iterator[Typed]:
+def _split_conjuncts(node: Typed) -> Iterator[Typed]:
     match node:
         case Call("and", arguments):
             for argument in arguments:
-                yield from _conjuncts(argument)
+                yield from _split_conjuncts(argument)
         case _:
             yield node
 
@@ -301,15 +301,19 @@ def _conjuncts(node: Typed) -> Iterator[Typed]:
 def _join_key(node: Typed) -> JoinKey | None:
     match node:
         case Call("=" | "<=>" as name, (left, right)):
-            if _sides(left) == {SOURCE}:
+            if _find_sides(left) == {SOURCE}:
                 left, right = right, left
             data_type = left.data_type
-            if _sides(left) == {TARGET} and _sides(right) == {SOURCE} and data_type is not None:
+            if (
+                _find_sides(left) == {TARGET}
+                and _find_sides(right) == {SOURCE}
+                and data_type is not None
+            ):
                 return JoinKey(left, right, data_type, nulls_match=name == "<=>")
     return None
 
 
-def _sides(node: Typed) -> set[str]:
+def _find_sides(node: Typed) -> set[str]:
     return {column.path[0] for column in walk(node) if isinstance(column, Column)}
 
 

@@ -51,7 +51,7 @@ class SourceRows:
             # The batches are slices of it: it is in memory in any case, and a file only a copy.
             self._batches = [batch for batch in batches if batch.num_rows]
         else:
-            self._batches = _materialize(batches, self._arrow_schema, directory, memory_bytes)
+            self._batches = _keep_or_spill(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [batch.num_rows for batch in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
@@ -95,7 +95,7 @@ class SourceRows:
         if len(rows) * widths.max(initial=0) <= _TAKEN_BYTES:
             yield slice(0, len(rows))
             return
-        yield from runs_of(np.cumsum(widths[self._owners(rows)]) // _TAKEN_BYTES)
+        yield from runs_of(np.cumsum(widths[self._find_owners(rows)]) // _TAKEN_BYTES)
 
     def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
@@ -109,7 +109,7 @@ class SourceRows:
             return pc.take(found[0], index_of(rows))
         # A string column of many batches may be longer than one array can be, so it is not joined
         # before the rows are taken.
-        owners = self._owners(rows)
+        owners = self._find_owners(rows)
         order = np.argsort(owners, kind="stable")
         parts = []
         for run in runs_of(owners[order]):
@@ -122,7 +122,7 @@ class SourceRows:
         joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         return pc.take(joined, index_of(back))
 
-    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the batch that has each row."""
         return np.searchsorted(self._starts, rows, side="right") - 1
 
@@ -134,7 +134,7 @@ def rows_on_disk(data: object) -> Iterator[SourceRows]:
         yield SourceRows(data, directory, memory_bytes=0)
 
 
-def _materialize(
+def _keep_or_spill(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str, memory_bytes: int
 ) -> list[pa.RecordBatch]:
     kept: list[pa.RecordBatch] = []

@@ -452,7 +452,7 @@ def test_rows_that_polars_does_not_find_are_an_error(
 ) -> None:
     table = DeltaTable.create(str(tmp_path), ROWS.schema)
     table.append(ROWS)
-    monkeypatch.setattr(polars_rows, "_whole", lambda query: [query.head(3).collect()])
+    monkeypatch.setattr(polars_rows, "_collect_whole", lambda query: [query.head(3).collect()])
     assert table.snapshot().scan().to_polars().height == ROWS.num_rows
     assert num_read_by_arrow == [1]
 
