@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.slices import Range, Slice
     from dagster_delta.table.transaction.commit_result import CommitResult
     from dagster_delta.table.transaction.retries import ConflictRetries
     from dagster_delta.table.transaction.transaction import Transaction
@@ -131,7 +132,8 @@ __all__ = [
     "DeltaTableComponent", "DeltaTableResource", "FsckConfig", "FsspecStorageOptions",
     "GcsStorageOptions", "Identity", "LocalStorageOptions", "MergeConfig", "MergeOperationsConfig",
     "MergeType", "MissingFiles", "OpOutputsConfig", "OptimizeConfig", "OptimizeResult",
-    "ReorgConfig", "RestoreConfig", "S3StorageOptions", "Scan", "SchemaChangeKind", "Snapshot",
+    "Range", "ReorgConfig", "RestoreConfig", "S3StorageOptions", "Scan", "SchemaChangeKind",
+    "Slice", "Snapshot",
     "SparkSessionResource", "StorageOptions", "TableChanges", "TableHealth", "TableInput",
     "Transaction", "TypeHandler", "UnreferencedFiles", "UpstreamChanges", "UpstreamColumns",
     "VacuumConfig", "VacuumResult", "__version__", "check_definitions", "checkpoint_op",
@@ -207,6 +209,7 @@ _MODULES = {
     "table.read.change_data_feed": "ChangeDataFeed",
     "table.read.scan": "Scan",
     "table.read.snapshot": "Snapshot",
+    "table.slices": "Range Slice",
     "table.transaction.commit_result": "CommitResult",
     "table.transaction.retries": "ConflictRetries",
     "table.transaction.transaction": "Transaction",

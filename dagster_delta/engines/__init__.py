@@ -7,7 +7,7 @@ Tested by `tests/engines`, and by `tests/conformance` on both engines.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from dagster_delta.protocol.values.session_zone import find_zone_by
 from dagster_delta.storage.locations import scheme_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from dagster_delta.engines.arrow.engine import ArrowEngine
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql_query import REGISTERED, run_query
     from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.engines.statements.source_rows import rows_on_disk
+    from dagster_delta.protocol.schema import StructType
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
@@ -80,9 +82,11 @@ __all__ = [
     "is_connect",
     "is_spark_frame",
     "join_shared_server",
+    "joined_schema",
     "local_settings",
     "local_spark_session",
     "naming_lost_session",
+    "rows_of_parts",
     "rows_on_disk",
     "run_query",
     "running_session",
@@ -94,6 +98,7 @@ __all__ = [
     "spark_engine",
     "stop_shared_server",
     "to_reader",
+    "to_rows",
     "to_table_types",
     "universal_engine",
 ]
@@ -174,6 +179,45 @@ def engine_for_changes(
     except UnsupportedExpression:
         return universal_engine(store) or embedded_engine(time_zone=time_zone)
     return embedded_engine(time_zone=time_zone)
+
+
+def to_rows(data: object) -> object:
+    """Rows to write, with a schema that can be asked for without reading them. Raises
+    InvalidArgument for a value without rows.
+
+    Args:
+        data: a Spark frame, which is returned as it is, or anything that the embedded engine
+            writes.
+    """
+    if is_spark_frame(data):
+        return data
+    from dagster_delta.engines.data_input import to_rows
+
+    return to_rows(data)
+
+
+def rows_of_parts(
+    frames: Mapping[str, object], condition_of: Callable[[str, StructType], SqlExpression]
+) -> object:
+    """The rows of the frames of some parts of a table; see `joined_rows.rows_of_parts`. Raises
+    InvalidArgument for a Spark frame.
+    """
+    for part, frame in frames.items():
+        if is_spark_frame(frame):
+            raise InvalidArgument(
+                f"there is a Spark frame for {part}: give one Spark frame with the rows of all "
+                "parts"
+            )
+    from dagster_delta.engines.arrow.joined_rows import rows_of_parts
+
+    return rows_of_parts(frames, condition_of)
+
+
+def joined_schema(schemas: Mapping[str, pa.Schema], *, advice: str) -> pa.Schema:
+    """The columns of several sources of rows; see `joined_rows.joined_schema`."""
+    from dagster_delta.engines.arrow.joined_rows import joined_schema
+
+    return joined_schema(schemas, advice=advice)
 
 
 def universal_engine(store: ObjectStore) -> Engine | None:

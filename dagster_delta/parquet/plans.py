@@ -90,6 +90,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Sources of the columns that the rows lack; filled before constraints are checked."""
     constraints: tuple[Constraint, ...] = ()
     """Checked on every row before it is written."""
+    leaves_out: str | None = None
+    """Spark SQL; rows for which it is true are neither written nor checked."""
     time_zone: str = UTC
     """Time zone in which the embedded engine computes the values and checks the constraints."""
     target_file_size_bytes: int = 128 * 1024 * 1024

@@ -16,3 +16,5 @@ class Constraint(msgspec.Struct, frozen=True):
     """Whether an unknown result passes, as for a partition predicate on null."""
     is_partition: bool = False
     """Whether a violation is a `PartitionMismatch` rather than a `ConstraintViolation`."""
+    is_slice: bool = False
+    """Whether the name is that of a slice of the table, in which the rows are."""

@@ -104,7 +104,9 @@ class ArrowEngine:
         from dagster_delta.parquet.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
-        spec = self._limit_buffer(spec, computes=bool(spec.constraints or spec.values.columns))
+        spec = self._limit_buffer(
+            spec, computes=bool(spec.constraints or spec.leaves_out or spec.values.columns)
+        )
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table, is_exact=spec.is_exact)
             return _write_checked(batches, spec, store)
@@ -185,6 +187,10 @@ def _write_checked(
 ) -> WriteResult:
     from dagster_delta.parquet.writer import write_data_files
 
+    if spec.leaves_out is not None:
+        from dagster_delta.engines.statements.constraint_check import rows_outside
+
+        batches = rows_outside(batches, spec.leaves_out, spec)
     if spec.constraints:
         from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 

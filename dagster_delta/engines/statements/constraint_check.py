@@ -6,7 +6,7 @@ Spec: Column Invariants; CHECK Constraints; Generated Columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -56,8 +56,12 @@ def _describe_violation(
         if constraint.is_partition
         else "correct the rows or drop them"
     )
+    problem = f"break {constraint.name} ({constraint.sql})"
+    if constraint.is_slice:
+        problem = f"are outside of {constraint.name}, for which {constraint.sql} holds"
+        remedy = "write rows of the slice alone"
     return kind(
-        f"at least {len(positions)} row(s) break {constraint.name} ({constraint.sql}): {remedy}",
+        f"at least {len(positions)} row(s) {problem}: {remedy}",
         table=table,
         examples=tuple(map(repr, rows)),
     )
@@ -81,6 +85,17 @@ class ConstraintCheck:
             results = [expression.evaluate_filter(batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)
         return batch
+
+
+def rows_outside(
+    batches: Iterable[pa.RecordBatch], condition: str, spec: WriteSpec
+) -> Iterator[pa.RecordBatch]:
+    """The rows for which a condition is not true, as `pa.RecordBatch`es."""
+    expression = parse_expression(condition, spec.configuration.schema, spec.time_zone)
+    expression.check_embeddable()
+    for batch in batches:
+        inside = pc.fill_null(expression.evaluate_filter(batch), fill_value=False)
+        yield batch.filter(pc.invert(inside))
 
 
 def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:

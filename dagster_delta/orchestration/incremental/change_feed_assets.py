@@ -42,7 +42,6 @@ from dagster_delta.orchestration.incremental.consumption import (
     Consumer,
     Consumption,
     OnGap,
-    columns_narrower_than,
     plan_consumption,
 )
 from dagster_delta.orchestration.incremental.upstream_changes import (
@@ -91,6 +90,7 @@ from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.write_planning import columns_narrower_than
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.spelling import quote
 
@@ -437,7 +437,7 @@ class AppliedChanges(AssetValue, frozen=True):
             )
             raise
         except SchemaMismatch as error:
-            if write.selection is None:
+            if write.within is None:
                 error.message += (
                     f'\nWith the metadata {{"schema_mode": "overwrite"}} on {write.name}, and '
                     "full_refresh in its run config, its table takes the columns of the rows"

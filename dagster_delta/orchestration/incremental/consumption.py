@@ -5,18 +5,12 @@ if any, advances in the same commit that applies the changes. So a change is app
 crashes, retries and concurrent runs. A full refresh also records that positions in other tables no
 longer hold, so that a table that returns, as tables that are swapped do, is read in full.
 
-Older rows of the target do not follow column changes of the upstream table. An added column needs
-no work if older rows have no value for it. With a default they may have one, and no change tells
-it; nor does one tell that a dropped column was added again. A renamed column would leave its older
-values under the old name; the ids of column mapping distinguish it from a new column.
-
-Spec: Transaction Identifiers; Column Mapping; Type Widening; Default Columns.
+Spec: Transaction Identifiers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -30,24 +24,11 @@ from dagster_delta.errors import (
     SchemaMismatch,
     VersionNotFound,
 )
-from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.partitions.partitions import SelectPartitions
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.protocol.features.column_mapping import physical_name
-from dagster_delta.protocol.features.column_values import DEFAULT_KEY
-from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import (
-    StructField,
-    StructType,
-    fold_name,
-    paired_fields,
-    walk_fields,
-)
+from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.table.log.reader import commit_digest, read_commit
-from dagster_delta.table.operations.write_planning import grown_schema
+from dagster_delta.table.operations.write_planning import ColumnDivergence, find_divergences
 from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
@@ -60,30 +41,11 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
-_Path = tuple[str, ...]
-
 _VERSION_BITS = 32
 _DIGEST_DIGITS = 7  # in hexadecimal; version and digest fit into a long
 
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
-
-
-class ColumnChange(msgspec.Struct, frozen=True):
-    """One column of the upstream table, before and now."""
-
-    kind: Literal["renamed", "dropped", "readded", "widened", "filled"]
-    """`readded`: another column has its name now. `filled`: it was added with a default, which
-    older rows may have."""
-    path: _Path
-    """Previous logical path; of a filled column the current one."""
-    new_path: _Path | None
-    """Current logical path; None for a dropped column."""
-    what: str
-    """The change, as the end of a sentence about the column."""
-
-    def __str__(self) -> str:
-        return f"column {'.'.join(self.path)} {self.what}"
 
 
 def application_id(table_id: str, partition_key: str | None) -> str:
@@ -144,7 +106,8 @@ class Consumer(msgspec.Struct, frozen=True):
         """
         assert self.selection is not None  # noqa: S101  there are partitions
         try:
-            chosen = partition_predicate(self.selection(keys), self.upstream.snapshot.schema)
+            slice_ = partition_slice(self.selection, keys, asset=self.name)
+            chosen = slice_.sql(self.upstream.snapshot.schema)
         except SchemaMismatch as error:
             raise InvalidArgument(
                 f"the partitions of {self.name} cannot be found in its upstream table: {error}. "
@@ -246,10 +209,10 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
         # Only reading the log shows whether changes can still be read.
         _ = changes.is_empty
         before = changes.snapshot_before()
-        moved: list[ColumnChange] = []
+        moved: list[ColumnDivergence] = []
         if before is not None and target is not None:
             known = (table.configuration for table in (before, upstream.snapshot, target))
-            moved = _column_changes(*known, columns=changes.columns)
+            moved = find_divergences(*known, columns=changes.columns)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.without_changes(error)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
@@ -267,7 +230,7 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
     )
 
 
-def _other_columns(moved: Sequence[ColumnChange], consumer: Consumer) -> str:
+def _other_columns(moved: Sequence[ColumnDivergence], consumer: Consumer) -> str:
     """Why every row is read; raises if the asset must fail."""
     listed = "; ".join(map(str, moved))
     if consumer.on_gap == "fail":
@@ -384,105 +347,3 @@ def _ranges(
     if len(starts) == 1:
         return [(start, consumer.where) for start in starts]
     return [(start, consumer.predicate(keys)) for start, keys in starts.items()]
-
-
-def _column_changes(
-    before: TableConfiguration,
-    now: TableConfiguration,
-    target: TableConfiguration,
-    *,
-    columns: tuple[str, ...],
-) -> list[ColumnChange]:
-    """Changes of columns that the target also has, but has not adopted, since the upstream table
-    was last read. `columns` are the names of the columns that are read now.
-
-    A column that the target does not have under the old name needs no work: it was renamed there
-    too, or is not in the table.
-    """
-    names = {fold_name(name) for name in columns}
-    reads_all = len(columns) == len(now.schema)
-    known = {_folded(path) for path, _ in walk_fields(target.schema)}
-    found = [
-        change
-        for change in _moved_columns(before, now)
-        if not known.isdisjoint(_older_names(change))
-        and (reads_all if change.new_path is None else fold_name(change.new_path[0]) in names)
-    ]
-    retyped = {
-        _folded(difference.path) for difference in diff_schemas(before.schema, now.schema).retyped
-    }
-    found += [
-        change
-        for change in columns_narrower_than(now.schema, target)
-        if _folded(change.path) in retyped and fold_name(change.path[0]) in names
-    ]
-    # Columns that were added with a default, unless they were added so to the target, too.
-    filled = {fold_name(name) for name in before.schema.names}
-    filled |= {fold_name(field.name) for field in target.schema if _has_default(field)}
-    what = "was added with a default, which older rows may have"
-    return found + [
-        ColumnChange("filled", (field.name,), (field.name,), what)
-        for field in now.schema
-        if field.name in columns and _has_default(field) and fold_name(field.name) not in filled
-    ]
-
-
-def _has_default(field: StructField) -> bool:
-    return not field.metadata.keys().isdisjoint((DEFAULT_KEY, EXISTING_DEFAULT_KEY))
-
-
-def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:
-    """The columns whose type is narrower than in the rows to write, and which a write does not
-    widen automatically.
-    """
-    grown = grown_schema(target, rows, filled=target.schema.names)
-    return [
-        ColumnChange(
-            "widened",
-            difference.path,
-            difference.path,
-            f"is of type {difference.data_type} now, and of type {difference.table_type} here",
-        )
-        for difference in diff_schemas(grown, rows).retyped
-        if difference.table_type is not None
-        and difference.data_type is not None
-        and is_widening(difference.table_type, difference.data_type)
-    ]
-
-
-def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> Iterator[ColumnChange]:
-    """Columns that were renamed or dropped; a field below a renamed column only if the field itself
-    was renamed or dropped. Without column mapping neither is possible, because only the name
-    identifies a column.
-    """
-    if now.column_mapping_mode == "none":
-        return
-    old_mode, mode = before.column_mapping_mode, now.column_mapping_mode
-    keys = partial(physical_name, mode=old_mode), partial(physical_name, mode=mode)
-    names = {_folded(path) for path, _ in walk_fields(now.schema)}
-    new_paths: dict[_Path, _Path] = {(): ()}
-    for path, field, successor in paired_fields(before.schema, now.schema, *keys):
-        if field is None:
-            continue
-        if successor is not None:
-            new_path = new_paths[path] = (*new_paths[path[:-1]], successor.name)
-            if _folded(new_path[-1:]) != _folded(path[-1:]):
-                what = f"was renamed to {'.'.join(new_path)}"
-                yield ColumnChange("renamed", path, new_path, what)
-        elif _folded(path) in names:
-            what = "was dropped, and another one has its name"
-            yield ColumnChange("readded", path, path, what)
-        else:
-            yield ColumnChange("dropped", path, None, "was dropped")
-
-
-def _older_names(change: ColumnChange) -> set[_Path]:
-    """Possible paths of the column in a table that has not adopted the change; its parents may have
-    adopted it.
-    """
-    above = change.path[:-1] if change.new_path is None else change.new_path[:-1]
-    return {_folded(change.path), _folded((*above, change.path[-1]))}
-
-
-def _folded(path: _Path) -> _Path:
-    return tuple(fold_name(step) for step in path)

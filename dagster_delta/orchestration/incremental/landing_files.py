@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta import clock
+from dagster_delta.engines import joined_schema
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.incremental.file_rows import (
     BadRow,
@@ -22,7 +23,6 @@ from dagster_delta.orchestration.incremental.file_rows import (
     UnreadableFile,
     with_new_fields,
 )
-from dagster_delta.orchestration.io.asset_writer import joined_schema
 from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.storage import ObjectMeta, ObjectStore, canonical_uri, open_store
 

@@ -59,13 +59,8 @@ from dagster_delta.orchestration.io.type_handlers import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.op_outputs import PLACE_PROPERTY, RUN_PROPERTY
 from dagster_delta.orchestration.partitions.mapping import keys_of_input
-from dagster_delta.orchestration.partitions.partitions import (
-    SelectPartitions,
-    owned_selection,
-    partition_selector,
-    single_partitions,
-)
-from dagster_delta.orchestration.partitions.predicates import partition_condition
+from dagster_delta.orchestration.partitions.partitions import partition_selector
+from dagster_delta.orchestration.partitions.predicates import owned_slice, partition_slice
 from dagster_delta.orchestration.resources import (
     COLUMN_CHANGE_DESCRIPTION,
     SparkSessionResource,
@@ -84,10 +79,10 @@ from dagster_delta.table.delta_table import DeltaTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.orchestration.partitions.partitions import PartitionSelection
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.slices import Slice
 
 
 class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
@@ -200,10 +195,10 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         value = self._value(context, obj)
         options = self._options_of_output(context, value, name)
         # Without rows, nothing has to say which of them belong to a partition.
-        select, keys = (None, ()) if obj is None else _partitions(context, options, name)
+        partitions = None if obj is None else _partitions(context, options, name)
         if options.mode == "overwrite" and not value.has_own_mode:
-            _check_overwrite(context, options, name, is_partitioned=select is not None)
-        write = self._write(context, name, options, select, keys)
+            _check_overwrite(context, options, name, is_partitioned=partitions is not None)
+        write = self._write(context, name, options, partitions)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
@@ -254,10 +249,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         context: dg.OutputContext,
         name: str,
         options: AssetOptions,
-        select: SelectPartitions | None,
-        keys: tuple[str, ...],
+        partitions: Slice | None,
     ) -> AssetWrite:
-        facts = run_facts(context, keys)
+        facts = run_facts(context, () if partitions is None else partitions.parts)
         uri = options.table_uri(self.root_uri, *_identity(context))
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
@@ -270,8 +264,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             uri=uri,
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=_selection(options, select, keys),
-            select=select,
+            within=partitions or owned_slice(options.owned_rows, asset=name),
+            is_partitioned=partitions is not None,
             idempotency=facts.transaction_id,
             commit_info=facts.commit_info(options.custom_metadata),
             description=asset_description(context),
@@ -311,19 +305,22 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None and elsewhere is None:
             check_read(snapshot, name, options)
-        select, keys = _partitions(context, options, name)
-        selection = _selection(options, select, keys)
-        where = _where(wanted.where, selection, snapshot)
+        partitions = _partitions(context, options, name)
+        within = partitions or owned_slice(options.owned_rows, asset=name)
+        where = _where(wanted.where, within, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s: %r", name, scan)
 
         def scans_by_partition() -> dict[str, Scan]:
+            assert partitions is not None  # noqa: S101  it is called only then
             return {
-                key: snapshot.scan(wanted.columns, _where(wanted.where, single, snapshot))
-                for key, single in single_partitions(selection).items()
+                key: snapshot.scan(
+                    wanted.columns, _where(wanted.where, partitions.narrowed((key,)), snapshot)
+                )
+                for key in partitions.parts
             }
 
-        by_partition = None if select is None else scans_by_partition
+        by_partition = None if partitions is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
         for observer in self._observers():
@@ -462,33 +459,26 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
 
 def _partitions(
     context: dg.OutputContext | dg.InputContext, options: AssetOptions, name: str
-) -> tuple[SelectPartitions | None, tuple[str, ...]]:
-    """Selects partitions of the value, and the keys of those of the run; None and no keys if the
-    run has none of it. Those of an op's value are those of the run, if a column is named for them.
+) -> Slice | None:
+    """The rows of the partitions of the run; None if the run has none of the value. Those of an
+    op's value are those of the run, if a column is named for them.
     """
     definition: dg.PartitionsDefinition[Any] | None = None
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
     if context.has_asset_partitions:
         definition = context.asset_partitions_def
         if isinstance(context, dg.InputContext):
-            keys = tuple(keys_of_input(context))
+            keys = keys_of_input(context)
         else:
-            keys = tuple(context.asset_partition_keys)
+            keys = context.asset_partition_keys
     elif not context.has_asset_key and options.partition_expr is not None:
         definition, keys = partitions_of_run()
     if definition is None:
-        return None, ()
+        return None
     select = partition_selector(
         definition, options.partition_expr, asset=name, owned_rows=options.owned_rows
     )
-    return select, keys
-
-
-def _selection(
-    options: AssetOptions, select: SelectPartitions | None, keys: tuple[str, ...]
-) -> PartitionSelection | None:
-    """The rows that a run touches; None for all rows of the table."""
-    return owned_selection(options.owned_rows) if select is None else select(keys)
+    return partition_slice(select, keys, asset=name)
 
 
 def _check_overwrite(
@@ -519,10 +509,10 @@ def _check_overwrite(
 
 
 def _where(
-    condition: str | None, selection: PartitionSelection | None, snapshot: Snapshot
+    condition: str | None, within: Slice | None, snapshot: Snapshot
 ) -> str | SqlExpression | None:
-    """The filter for the rows of some partitions that satisfy a condition; None for all rows."""
-    if selection is None:
+    """The filter for the rows of a slice that satisfy a condition; None for all rows."""
+    if within is None:
         return condition
-    chosen = partition_condition(selection, snapshot.schema)
+    chosen = within.condition(snapshot.schema)
     return chosen if condition is None else f"({condition}\n) AND ({chosen.sql})"

@@ -119,19 +119,13 @@ def add_clauses(
     config: MergeConfig,
     *,
     source_columns: Sequence[str],
-    within: str | None,
 ) -> MergeBuilder:
-    """A merge with the clauses of the configuration. `within` is Spark SQL over the table: rows
-    that the source does not match change only where it is true.
-    """
+    """A merge with the clauses of the configuration."""
     operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
     found = list(_in_order(operations, config.source_alias, source_columns))
     # A clause without condition hides the clauses after it.
     for clause in sorted(found, key=lambda clause: clause.condition is None):
-        condition = clause.condition
-        if clause.kind == "not_matched_by_source" and within is not None:
-            condition = within if condition is None else f"({condition}) AND ({within})"
-        builder = builder.add(type(clause)(clause.kind, clause.action, condition, clause.values))
+        builder = builder.add(clause)
     return builder.with_unique_keys() if _updates_all(found) else builder
 
 

@@ -28,8 +28,6 @@ from dagster_delta.orchestration.metadata_keys import (
     first_names,
     shown,
 )
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
-from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.orchestration.row_tables import (
     MAX_COLUMNS,
     check_masked_columns,
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.slices import Slice
 
 T = TypeVar("T")
 
@@ -106,7 +105,7 @@ def report_write(
         )
     )
     run = written.write.partitions_of_run
-    if execution is not None and run is not None and len(run.keys) > 1 and context.has_asset_key:
+    if execution is not None and run is not None and len(run.parts) > 1 and context.has_asset_key:
         for key, figures in by_key.items():
             execution.add_asset_metadata(figures, asset_key=context.asset_key, partition_key=key)
 
@@ -117,7 +116,7 @@ def _effect_of_run(
     """What the write changed, on the materialization of every partition of the run."""
     effect: dict[str, object] = {**_effect(written)}
     run = written.write.partitions_of_run
-    keys = () if run is None else run.keys
+    keys = () if run is None else run.parts
     if len(keys) < 2:
         return {**effect, **(by_key.get(keys[0], {}) if keys else {})}
     totals = {key.partition("/")[2]: value for key, value in effect.items() if value}
@@ -170,24 +169,24 @@ def _effect(written: WrittenAsset) -> dict[str, int | str]:
 
 def _by_partition(written: WrittenAsset) -> dict[str, dict[str, int]]:
     """Metadata of each partition of the run, by its key; unknown figures are omitted."""
-    run, selection = written.write.partitions_of_run, written.write.selection
-    if run is None or selection is None:
+    run, within = written.write.partitions_of_run, written.write.within
+    if run is None or within is None:
         return {}
     large = written.snapshot.is_large_and_unread
     found = {} if large else _partition_figures(written.snapshot, run)
     if written.write.options.mode != "overwrite" or written.skipped_because is not None:
         return found
-    if len(selection.keys) == 1 and selection.keys[0] not in found:
+    if len(within.parts) == 1 and within.parts[0] not in found:
         rows = written.metrics.get("numOutputRows")
         if rows is not None:
-            found = {**found, selection.keys[0]: {"dagster/partition_row_count": int(rows)}}
+            found = {**found, within.parts[0]: {"dagster/partition_row_count": int(rows)}}
     # The run has replaced these partitions.
     written_now = {
         "delta/partition_files": "delta/files_added",
         "delta/partition_size_bytes": "delta/bytes_added",
         "dagster/partition_row_count": "delta/rows_written",
     }
-    replaced = frozenset(selection.keys)
+    replaced = frozenset(within.parts)
     return {
         key: figures | {written_now[name]: value for name, value in figures.items()}
         if key in replaced
@@ -250,21 +249,19 @@ def _log(context: OutputContext, written: WrittenAsset) -> None:
         context.log.warning(warning)
 
 
-def _partition_figures(
-    snapshot: Snapshot, selection: PartitionSelection
-) -> dict[str, dict[str, int]]:
+def _partition_figures(snapshot: Snapshot, run: Slice) -> dict[str, dict[str, int]]:
     """Partition key to the totals of its rows in this version, as metadata.
 
     A key is omitted if a file may hold rows of this partition and of others: neither the partition
     values nor the bounds of its columns tell. Rows are omitted if a file has no row count.
     """
-    if len(selection.keys) * snapshot.num_files > _MAX_COMPARISONS:
+    if len(run.parts) * snapshot.num_files > _MAX_COMPARISONS:
         return {}
     files = snapshot.live_files(["size_bytes"])
     rows = snapshot.record_counts()
     figures = {}
-    for key, single in single_partitions(selection).items():
-        own = _own_files(snapshot, single)
+    for key in run.parts:
+        own = _own_files(snapshot, run.narrowed((key,)))
         if own is None:
             continue
         counts, sizes = rows.filter(own), files["size_bytes"].filter(own)
@@ -277,10 +274,10 @@ def _partition_figures(
     return figures
 
 
-def _own_files(snapshot: Snapshot, selection: PartitionSelection) -> pa.BooleanArray | None:
-    """Which live files hold the rows of a selection; None if one may hold others too."""
+def _own_files(snapshot: Snapshot, part: Slice) -> pa.BooleanArray | None:
+    """Which live files hold the rows of a part; None if one may hold others too."""
     try:
-        scan = snapshot.scan(where=partition_condition(selection, snapshot.schema))
+        scan = snapshot.scan(where=part.condition(snapshot.schema))
     except (InvalidArgument, SchemaMismatch):
         # A column may distinguish all partitions of the run together, and not each of them.
         return None

@@ -1,7 +1,7 @@
-"""The Spark SQL predicate that selects exactly the rows of some partitions.
+"""Partition keys as values and ranges of columns: the slice of a table that some partitions are.
 
-The same predicate replaces a partition, checks every row that is written into it, and reads it
-back. Its form depends on the type of the column that holds the partition:
+The same slice is replaced, checks every row that is written into it, and is read back. Its form
+depends on the type of the column that holds the partition:
 
 | column          | static and dynamic keys | time windows                                       |
 |-----------------|-------------------------|----------------------------------------------------|
@@ -20,53 +20,61 @@ timestamp) is refused: writing it would lose the neighbour's rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from itertools import chain
-from typing import Any, TypeVar
 
 from dagster import TimeWindow
 
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.orchestration.partitions.partitions import DimensionSlice, PartitionSelection
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
-from dagster_delta.sql.conditions import (
-    NEVER,
-    NoConditionError,
-    all_of,
-    any_of,
-    compare,
-    constant,
-    find_column,
-    is_in,
-    to_expression,
-    to_sql,
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.metadata_keys import first_names
+from dagster_delta.orchestration.partitions.partitions import (
+    DimensionSlice,
+    PartitionSelection,
+    SelectPartitions,
+    owned_selection,
 )
-from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Column, Typed, with_paths
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
+from dagster_delta.table.slices import (
+    Box,
+    ColumnRows,
+    Range,
+    Slice,
+    join_ranges,
+    resolve_column,
+)
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
 _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
-
-_T = TypeVar("_T", bound=date)
-
-
-def partition_condition(selection: PartitionSelection, schema: StructType) -> SqlExpression:
-    """The condition on `schema` that is true exactly for the rows of the selection."""
-    return to_expression(_selected(selection, schema), schema)
+_MAX_LONG = 2**63 - 1
+_MAX_DIGITS = 38
+"""Of a decimal in Spark SQL."""
 
 
-def partition_predicate(
-    selection: PartitionSelection, schema: StructType, *, alias: str | None = None
-) -> str:
-    """The Spark SQL of `partition_condition`; `alias` is a name of the table before its columns."""
-    condition = _selected(selection, schema)
-    if alias is not None:
-        condition = with_paths(condition, lambda path: (alias, *path))
-    return to_sql(condition)
+def partition_slice(select: SelectPartitions, keys: Iterable[str], *, asset: str) -> Slice:
+    """The rows of some partitions of an asset; each is a part with the name of its key."""
+    chosen = select(keys)
+    plural = "s" if len(chosen.keys) > 1 else ""
+    return Slice(
+        f"the partition{plural} {first_names(chosen.keys)} of the run of {asset}",
+        chosen.keys,
+        lambda parts, schema: find_boxes(chosen if parts == chosen.keys else select(parts), schema),
+    )
+
+
+def owned_slice(owned_rows: Mapping[str, Sequence[str]] | None, *, asset: str) -> Slice | None:
+    """The rows that an asset without partitions owns; None for all."""
+    owned = owned_selection(owned_rows)
+    if owned is None:
+        return None
+    name = f"the rows that {asset} owns by owned_rows"
+    return Slice(name, ("",), lambda parts, schema: find_boxes(owned, schema) if parts else ())
+
+
+def find_boxes(selection: PartitionSelection, schema: StructType) -> list[Box]:
+    """The rows of some partitions in a table with a schema."""
+    return [[_column_rows(dimension, schema) for dimension in box] for box in selection.boxes]
 
 
 def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
@@ -74,7 +82,7 @@ def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[obje
 
     If it is not None, the column can partition the table: one directory per key.
     """
-    data_type = resolve_column(dimension.column, schema).data_type
+    data_type = resolve_column(dimension.column, schema, what="partition_expr").data_type
     if dimension.windows is None:
         return _key_values(dimension, data_type)
     if data_type == PrimitiveType("string"):
@@ -88,142 +96,64 @@ def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[obje
     return None
 
 
-def resolve_column(expression: str, schema: StructType) -> Column:
-    """The column that a `partition_expr` names."""
-    whole = (expression.strip("`"),)
-    column = find_column(whole, schema)
-    column = column or find_column(expression.replace("`", "").split("."), schema)
-    if column is None:
-        known = (
-            f"it must be one of {', '.join(schema.names)}"
-            if len(schema)
-            else "the data have none, and need them where they have no rows, too"
-        )
-        raise SchemaMismatch(
-            f"partition_expr {expression!r} names no column; {known}",
-            column=expression,
-        )
-    return column
-
-
-def _selected(selection: PartitionSelection, schema: StructType) -> Typed:
-    if not selection.boxes:
-        return NEVER
-    return any_of(
-        all_of(_slice_condition(dimension, schema) for dimension in box) for box in selection.boxes
-    )
-
-
-def _slice_condition(dimension: DimensionSlice, schema: StructType) -> Typed:
-    column = resolve_column(dimension.column, schema)
-    data_type, windows = column.data_type, dimension.windows or ()
-    is_range_of_days = dimension.windows is not None and data_type == PrimitiveType("date")
-    values = None if is_range_of_days else identity_values(dimension, schema)
-    if values is not None:
-        return _one_of(column, dimension, values)
+def _column_rows(dimension: DimensionSlice, schema: StructType) -> ColumnRows:
+    column = dimension.column
+    data_type = resolve_column(column, schema, what="partition_expr").data_type
+    values = identity_values(dimension, schema)
+    windows = [Range(*window) for window in dimension.windows or ()]
     match data_type:
+        case PrimitiveType("date") if windows:
+            days = _whole_days(dimension)
+            return ColumnRows(column, ranges=days, is_key=values is not None)
+        case _ if values is not None:
+            return ColumnRows(column, values, is_key=True)
         case PrimitiveType("timestamp"):
-            return any_of(_between(column, *bounds) for bounds in _joined(windows, _instant))
+            return ColumnRows(column, ranges=windows)
         case PrimitiveType("timestamp_ntz"):
-            joined = _joined(windows, _instant)
-            _check_wall_clock(joined, dimension.column)
-            walls = ([moment.replace(tzinfo=None) for moment in bounds] for bounds in joined)
-            return any_of(_between(column, *bounds) for bounds in walls)
-        case PrimitiveType("date"):
-            return _dates(column, dimension)
-        case _:
-            raise InvalidArgument(
-                f"a column of type {data_type} cannot hold time partitions; partition_expr must "
-                "name a timestamp, timestamp_ntz, date, string or integer column",
-                column=dimension.column,
-            )
-
-
-def _one_of(column: Column, dimension: DimensionSlice, values: Sequence[object]) -> Typed:
-    """The rows with a value of the keys of a slice."""
-    if len(values) == 1:
-        return _compared(column, "=", values[0])
-    constants = []
-    for key, value in zip(dimension.keys, values, strict=True):
-        with _fitting(key, column):
-            constants.append(constant(value))
-    with _fitting(dimension.keys[0], column):
-        return is_in(column, constants)
-
-
-def _between(column: Column, start: date, end: date) -> Typed:
-    """`column >= start AND column < end`."""
-    return all_of((_compared(column, ">=", start), _compared(column, "<", end)))
-
-
-def _compared(column: Column, operator: str, value: object) -> Typed:
-    with _fitting(str(value), column):
-        return compare(column, operator, constant(value))
-
-
-@contextmanager
-def _fitting(key: str, column: Column) -> Iterator[None]:
-    """Refuse a key that makes no condition on a column."""
-    try:
-        yield
-    except NoConditionError as error:
-        raise _unfit(key, ".".join(column.path), column.data_type) from error
-
-
-def _joined(ranges: Iterable[tuple[_T, _T]], moment: Callable[[_T], Any]) -> list[tuple[_T, _T]]:
-    """Half-open ranges, with those joined that touch or overlap."""
-    joined: list[tuple[_T, _T]] = []
-    for start, end in sorted(ranges, key=lambda bounds: moment(bounds[0])):
-        if joined and moment(start) <= moment(joined[-1][1]):
-            first, last = joined[-1]
-            joined[-1] = (first, max(last, end, key=moment))
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def _instant(value: datetime) -> datetime:
-    return value.astimezone(UTC)
-
-
-def _check_wall_clock(windows: Iterable[tuple[datetime, datetime]], column: str) -> None:
-    for boundary in chain.from_iterable(windows):
-        if boundary.fold:
-            raise InvalidArgument(
-                f"the clock goes back around {boundary.replace(tzinfo=None)} in "
-                f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
-                "repeated hour from the one before it; write both partitions in one run, or "
-                "use a timestamp column or partitions of UTC",
-                column=column,
-            )
-
-
-def _dates(column: Column, dimension: DimensionSlice) -> Typed:
-    return any_of(
-        _compared(column, "=", start)
-        if start + timedelta(days=1) == end
-        else _between(column, start, end)
-        for start, end in _joined(_whole_days(dimension), date.toordinal)
+            joined = join_ranges(windows)
+            _check_wall_clock(joined, column)
+            return ColumnRows(column, ranges=[_wall_clock(window) for window in joined])
+    raise InvalidArgument(
+        f"a column of type {data_type} cannot hold time partitions; partition_expr must name a "
+        "timestamp, timestamp_ntz, date, string or integer column",
+        column=column,
     )
 
 
-def _whole_days(dimension: DimensionSlice) -> list[tuple[date, date]]:
+def _wall_clock(window: Range) -> Range:
+    return Range(window.start.replace(tzinfo=None), window.end.replace(tzinfo=None))
+
+
+def _check_wall_clock(windows: Iterable[Range], column: str) -> None:
+    for window in windows:
+        for boundary in (window.start, window.end):
+            if boundary.fold:
+                raise InvalidArgument(
+                    f"the clock goes back around {boundary.replace(tzinfo=None)} in "
+                    f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
+                    "repeated hour from the one before it; write both partitions in one run, or "
+                    "use a timestamp column or partitions of UTC",
+                    column=column,
+                )
+
+
+def _whole_days(dimension: DimensionSlice) -> list[Range]:
     """The days of the windows. A window of a day or longer may begin at any hour: it means the days
     on which it begins. Shorter windows must add up to whole days.
     """
     days = [days_of_window(window) for window in dimension.windows or ()]
     if all(start < end for start, end in days):
-        return days
-    joined = _joined(dimension.windows or (), _instant)
-    for start, end in joined:
-        if not (_is_midnight(start) and _is_midnight(end)):
+        return [Range(*found) for found in days]
+    joined = join_ranges(Range(*window) for window in dimension.windows or ())
+    for window in joined:
+        if not (_is_midnight(window.start) and _is_midnight(window.end)):
             raise InvalidArgument(
-                f"the partition from {start} to {end} is a part of a day, and a "
+                f"the partition from {window.start} to {window.end} is a part of a day, and a "
                 "date column cannot distinguish it from the other parts; partition_expr must name "
                 "a timestamp, timestamp_ntz or string column",
                 column=dimension.column,
             )
-    return [days_of_window(TimeWindow(start, end)) for start, end in joined]
+    return [Range(*days_of_window(TimeWindow(found.start, found.end))) for found in joined]
 
 
 def days_of_window(window: TimeWindow) -> tuple[date, date]:
@@ -288,7 +218,8 @@ def _parse_key(key: str, data_type: DataType, column: str) -> object:
     try:
         match data_type:
             case PrimitiveType("string"):
-                return key
+                # Half of a surrogate pair is not a character.
+                return key.encode().decode()
             case PrimitiveType("date"):
                 return date.fromisoformat(key)
             case PrimitiveType("timestamp"):
@@ -302,15 +233,20 @@ def _parse_key(key: str, data_type: DataType, column: str) -> object:
                 return {"true": True, "false": False}[key.lower()]
             case DecimalType():
                 number = Decimal(key)
-                if number.is_finite():
+                if number.is_finite() and len(_digits_of(number)) <= _MAX_DIGITS:
                     return number
             case _ if _is_integer(data_type):
-                return int(key)
+                if abs(whole := int(key)) <= _MAX_LONG:
+                    return whole
             case _:
                 pass
     except (ValueError, KeyError, InvalidOperation) as error:
         raise _unfit(key, column, data_type) from error
     raise _unfit(key, column, data_type)
+
+
+def _digits_of(number: Decimal) -> str:
+    return f"{abs(number):f}".replace(".", "").lstrip("0")
 
 
 def _unfit(key: str, column: str, data_type: DataType) -> InvalidArgument:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 from dagster_delta.clock import now_ms
 from dagster_delta.engines.data_input import is_in_memory
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
+from dagster_delta.table import operations
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.operations.write_rows import RowWrite, write_metrics
 from dagster_delta.table.read.file_planner import select_rows
 
 if TYPE_CHECKING:
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.slices import IfPresent, Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
@@ -39,6 +42,8 @@ def append(
     sort_by: Sequence[str] = (),
     cluster_by: Sequence[str] | None = None,
     absent: str | None = None,
+    within: Slice | None = None,
+    if_present: IfPresent | None = None,
 ) -> CommitResult:
     """Append rows as one commit, creating the table if it does not exist.
 
@@ -51,7 +56,8 @@ def append(
             never becomes a decimal or a double) if the table has `delta.enableTypeWidening`;
             `merge`: new columns are added as well, and types are widened if the table has
             that property.
-        partition_by: partition columns of a new table.
+        partition_by: partition columns of a new table; by default the columns of `within` with one
+            value in each of its parts.
         idempotency: application id and version; a version that was already committed is not
             written again.
         commit_info: recorded in the commitInfo beside this library's own fields.
@@ -66,12 +72,17 @@ def append(
         absent: Spark SQL that no row of the table may satisfy before this commit. An append
             without it that commits meanwhile counts as later, unless `delta.isolationLevel` is
             `Serializable`.
+        within: the slice of the table that every row has to be in.
+        if_present: what a part of `within` gets that has rows: `replace` replaces them, `skip`
+            leaves the part as it is and its new rows out, `fail` refuses to write. Without
+            `within`, the table is the part, once it exists. By default, rows are added.
 
     Raises:
         SchemaMismatch, InvalidCast: the rows do not fit the table.
         ConstraintViolation: a row breaks NOT NULL, an invariant or a CHECK.
-        PartitionMismatch: a row does not satisfy `check`.
-        TableAlreadyExists: the table has rows that satisfy `absent`.
+        PartitionMismatch: a row does not satisfy `check`, or is outside of `within`.
+        TableAlreadyExists: the table has rows that satisfy `absent`, or are in `within` with
+            `if_present="fail"`.
         UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
         CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         InvalidArgument: the arguments contradict each other, or the table that another writer
@@ -90,12 +101,18 @@ def append(
         sort_by=sort_by,
         cluster_by=cluster_by,
         absent=absent,
+        within=within,
+        if_present=if_present,
     )
     # Rows in memory can be written again if the version of this handle turns out to be too old.
-    held = table._recent() if is_in_memory(data) else None
+    held = table._recent() if is_in_memory(data) and if_present is None else None
     snapshot = table._latest() if held is None else held
     write = RowWrite(table.store, data, options, now_ms)
-    return adopt_write(table, append_rows(write, snapshot, is_held=held is not None), engine, data)
+    if if_present == "replace":
+        written = operations.overwrite.overwrite_rows(write, snapshot)
+    else:
+        written = append_rows(write, snapshot, is_held=held is not None)
+    return adopt_write(table, written, engine, data)
 
 
 def append_rows(
@@ -112,8 +129,8 @@ def append_rows(
         )
 
     def append() -> CommitResult:
-        if write.options.absent is not None and write.transaction.snapshot is not None:
-            _depend_on_absence(write, write.transaction.snapshot, write.options.absent)
+        if write.transaction.snapshot is not None:
+            _check_absence(write, write.transaction.snapshot)
         configuration = write.stage_configuration()
         written = write.write_rows(configuration)
         return write.commit(configuration, {"mode": "Append"}, write_metrics(written))
@@ -121,18 +138,36 @@ def append_rows(
     return write.run(append, snapshot, is_held=is_held)
 
 
-def _depend_on_absence(write: RowWrite, snapshot: Snapshot, where: str) -> None:
+def _check_absence(write: RowWrite, snapshot: Snapshot) -> None:
+    """Refuse to add rows where there are some, if the append is for none."""
+    options, within = write.options, write.within
+    if options.absent is not None:
+        expression = write.parse_condition(options.absent, snapshot, "the condition of the append")
+        what = f"the table has rows for which {options.absent} holds"
+        _depend_on_absence(write, snapshot, expression, f"{what}, and this append is for a table")
+    if options.if_present is None:
+        return
+    if within is None:
+        raise TableAlreadyExists(
+            "the table exists already, and if_present is 'fail': leave it out to add the rows, or "
+            "pass 'replace' or 'skip'",
+            table=write.store.location.uri,
+            version=snapshot.version,
+        )
+    what = f"{within.name} has rows already, and if_present says that this write is for a slice"
+    _depend_on_absence(write, snapshot, within.condition(snapshot.schema), what)
+
+
+def _depend_on_absence(
+    write: RowWrite, snapshot: Snapshot, expression: SqlExpression, what: str
+) -> None:
     """Make sure that no row satisfies a condition, and that no concurrent commit adds one."""
     from dagster_delta.table.operations.change_rows import selection
 
-    expression = write.parse_condition(where, snapshot, "the condition of the append")
     selected = select_rows(snapshot, expression, write.engine)
     if selected.files.num_rows:
         raise TableAlreadyExists(
-            f"the table has rows for which {where} holds, and this append is for a table "
-            "without any",
-            table=write.store.location.uri,
-            version=snapshot.version,
+            f"{what} without any", table=write.store.location.uri, version=snapshot.version
         )
     selects = selection(write.transaction, write.engine, expression)
     write.transaction.depend_on(selected.reads, selects=selects)

@@ -14,6 +14,11 @@ from dagster_delta.clock import now_ms
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.errors import CommitConflict, InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.column_definition import schema_of_columns
+from dagster_delta.evolution.properties import (
+    COMMENT_KEY,
+    is_protocol_property,
+    normalize_properties,
+)
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
@@ -81,7 +86,7 @@ def create(
         must_exist=False,
         allow_column_changes=allow_column_changes,
     )
-    definition = _definition_of(schema, partition_by, properties, name, description, cluster_by)
+    definition = definition_of(schema, partition_by, properties, name, description, cluster_by)
     table._snapshot = create_table(table.store, table._snapshot, definition, mode)
     return table
 
@@ -146,7 +151,7 @@ def snapshot_before_creation(
     return before_creation(store, configuration), domains
 
 
-def _definition_of(
+def definition_of(
     schema: StructType | pa.Schema | Sequence[Column | StructField],
     partition_by: Sequence[str] | None,
     properties: Mapping[str, object] | None,
@@ -162,6 +167,23 @@ def _definition_of(
     return TableDefinition(
         schema, partition_by or (), properties, name, description, cluster_by or ()
     )
+
+
+def differing_properties(
+    existing: Snapshot | None, properties: Mapping[str, object]
+) -> dict[str, tuple[str | None, str]]:
+    """Properties for a new table that an existing one has otherwise: its value and the given one,
+    by name. Raises InvalidArgument for an invalid property, also if there is no table.
+    """
+    given = normalize_properties(properties)
+    if existing is None:
+        return {}
+    present = {**existing.metadata.configuration, COMMENT_KEY: existing.metadata.description}
+    return {
+        key: (present.get(key), value)
+        for key, value in sorted(given.items())
+        if present.get(key) != value and not is_protocol_property(key)
+    }
 
 
 def _already_exists(store: ObjectStore) -> TableAlreadyExists:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -43,13 +43,21 @@ from dagster_delta.engines.statements.merge_plan import (
     split_condition,
 )
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.evolution.merge_schema import diff_schemas
+from dagster_delta.evolution.merge_schema import check_strict, diff_schemas
 from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.schema import StructField, StructType, fold_name
+from dagster_delta.protocol.schema import (
+    DataType,
+    StructField,
+    StructType,
+    fold_name,
+    inner_types,
+    is_same_kind,
+    with_inner_types,
+)
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_moment, refuse_quoted_columns
@@ -61,13 +69,18 @@ from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_rows import change_rows
 from dagster_delta.table.operations.create import snapshot_before_creation
-from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
+from dagster_delta.table.operations.write_planning import (
+    check_widening,
+    grown_configuration,
+    write_spec,
+)
 from dagster_delta.table.read.file_planner import FilePlanner, SelectedRows, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
+    from dagster_delta.table.slices import Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
@@ -77,7 +90,7 @@ _Path = tuple[str, ...]
 _TARGET_KINDS = ("matched", "not_matched_by_source")
 """Kinds of clauses that change rows of the table."""
 
-MergeSchemaMode = Literal["strict", "merge"]
+MergeSchemaMode = Literal["strict", "widen", "merge"]
 
 
 def merge(
@@ -96,6 +109,7 @@ def merge(
     on_conflict: OnConflict = "retry",
     memory_limit: int | str | None = None,
     creates: TableDefinition | None = None,
+    within: Slice | None = None,
 ) -> MergeBuilder:
     """Merge a source into the table: add clauses, then call `execute`.
 
@@ -120,13 +134,17 @@ def merge(
         engine: `arrow` or `spark`; by default Spark for its own frames, or if only Spark
             evaluates the SQL exactly and a session is active.
         schema_mode: `strict`: only the table's columns, other columns of the source are
-            ignored; `merge`: columns that clauses take from the source, by name or all of them,
-            are added to the table.
+            ignored; `widen`: likewise, and columns that clauses take from the source get its
+            wider types if the table has `delta.enableTypeWidening`; `merge`: columns that clauses
+            take from the source, by name or all of them, are added as well. With both, the source
+            may lack columns, which do not change.
         on_conflict: as for `delete`; the source is read once.
         memory_limit: as for `optimize`: a larger source, and a larger join, go to temporary
             files. The embedded engine keeps 24 bytes per row that changes besides.
         creates: the table that the same commit creates if there is none; its columns are those
             of the source.
+        within: the slice of the table that the merge keeps to: rows outside of it neither match
+            nor change, and every inserted or updated row has to be in it.
 
     Raises:
         InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
@@ -145,6 +163,7 @@ def merge(
         on_conflict=on_conflict,
         memory_limit=memory_limit,
         creates=creates,
+        within=within,
     )
 
     def run(statement: MergeStatement) -> CommitResult:
@@ -170,20 +189,23 @@ class MergeStatement(StatementOptions, frozen=True):
     """Of the embedded engine; None: the default."""
     creates: TableDefinition | None = None
     """The table to create if there is none."""
+    ignored_columns: Collection[str] | None = None
+    """The columns of the source that the table may lack unless they are added to it; None: all."""
     unique_keys: bool = False
     """Whether several new rows of one key are refused, as several matches of one row are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schema_mode not in ("strict", "merge"):
+        if self.schema_mode not in get_args(MergeSchemaMode):
             raise InvalidArgument(
-                f"the schema_mode of a merge is 'strict' or 'merge', not {self.schema_mode!r}"
+                "the schema_mode of a merge is 'strict', 'widen' or 'merge', not "
+                f"{self.schema_mode!r}"
             )
 
     @property
     def evolves(self) -> bool:
-        """Whether columns may be added to the table."""
-        return self.schema_mode == "merge"
+        """Whether the schema of the table may change, so that the source may lack columns."""
+        return self.schema_mode != "strict"
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -212,6 +234,27 @@ class MergeStatement(StatementOptions, frozen=True):
             for clause in self.clauses
         )
         return replace(self, on=dated(self.on), clauses=clauses)
+
+    def kept_within(self, schema: StructType) -> MergeStatement:
+        """The statement, which neither matches nor changes rows of the table outside of its slice,
+        and whose new rows are in it.
+        """
+        if self.within is None:
+            return self
+        # A column of the name of an alias is told from it.
+        of_target = self.within.sql(schema, alias=self.target_alias)
+        clauses = tuple(
+            replace(
+                clause,
+                condition=of_target
+                if clause.condition is None
+                else f"({clause.condition}) AND ({of_target})",
+            )
+            if clause.kind == "not_matched_by_source"
+            else clause
+            for clause in self.clauses
+        )
+        return replace(self, on=f"({self.on}) AND ({of_target})", clauses=clauses)
 
     def _predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
         return [
@@ -290,6 +333,13 @@ class MergeBuilder:
         self._statement = replace(self._statement, clauses=(*self._statement.clauses, clause))
         return self
 
+    def with_columns_of_table(self, *, besides: Collection[str] = ()) -> Self:
+        """Refuse columns of the source, besides some, that neither the table has nor the merge adds
+        to it. MERGE ignores them.
+        """
+        self._statement = replace(self._statement, ignored_columns=besides)
+        return self
+
     def with_unique_keys(self) -> Self:
         """Refuse several new rows of one key. MERGE inserts them all, and the next one fails."""
         self._statement = replace(self._statement, unique_keys=True)
@@ -360,15 +410,16 @@ def merge_rows(
             elif not began.exists:
                 _check_columns(snapshot, began.schema)
             transaction.stage_applications(statement)
+            asked = statement.kept_within(snapshot.schema)
             try:
-                merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
+                merge = _Merge.parse(engine, snapshot, asked, source, began.configuration)
             except UnsupportedExpression:
                 chosen = statement.engine is not None or engine.casts_values
                 able = None if chosen else universal_engine(store)
                 if able is None:
                     raise
                 engine, source = able, able.merge_source(source, directory, store=store)
-                merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
+                merge = _Merge.parse(engine, snapshot, asked, source, began.configuration)
             return merge.commit(transaction, started)
 
         return run_with_retries(merge, store, snapshot, statement)
@@ -549,7 +600,10 @@ class _Merge(msgspec.Struct, frozen=True):
         found = planner.candidates(*predicates)
         may_match, may_lack_source = (result.may_match for result in found.skipped)
         configuration, location = self.configuration, self.snapshot.store.location
-        spec = write_spec(configuration, location, constraints=self.statement.constraints)
+        within, constraints = self.statement.within, self.statement.constraints
+        if within is not None:
+            constraints = [*constraints, within.constraint(self.snapshot.schema)]
+        spec = write_spec(configuration, location, constraints=constraints)
         is_recorded = configuration.change_data_feed_enabled
         plan = MergePlan(
             source=self.source,
@@ -634,8 +688,16 @@ def merged_configuration(
     A clause that takes every column adds all columns of the source; other clauses add the columns
     that they assign, if the source has a column with that name.
     """
+    ignored = statement.ignored_columns
+    if statement.schema_mode != "merge" and ignored is not None:
+        given = StructType(tuple(field for field in source if field.name not in ignored))
+        known = current.schema
+        check_strict(known, given, option='schema_mode "merge"', filled=known.names)
     if not statement.evolves:
         return current
+    if statement.schema_mode == "widen":
+        source = _known_fields(source, current.schema)
+        check_widening(current, source)
     # Rows without a match in the source cannot get a column from it.
     writing = [
         clause
@@ -658,6 +720,27 @@ def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path
             tokens = [token for token in tokenize(name) if token.kind in ("word", "quoted")]
             path = tuple(token.text for token in tokens)
             yield path[1:] if len(path) > 1 and fold_name(path[0]) == fold_name(alias) else path
+
+
+def _known_fields(source: StructType, table: StructType) -> StructType:
+    """The fields of the source that the table has, at every depth."""
+    pairs = [(field, table.get(field.name)) for field in source]
+    return StructType(
+        tuple(
+            StructField(field.name, _known_type(field.data_type, ours.data_type), field.nullable)
+            for field, ours in pairs
+            if ours is not None
+        )
+    )
+
+
+def _known_type(source: DataType, table: DataType) -> DataType:
+    if isinstance(source, StructType) and isinstance(table, StructType):
+        return _known_fields(source, table)
+    if not is_same_kind(source, table):
+        return source
+    pairs = zip(inner_types(source), inner_types(table), strict=True)
+    return with_inner_types(source, [_known_type(*types) for types in pairs])
 
 
 def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
 from dagster_delta.engines.plans import RowRewrite
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.values.partition_values import parse_partition_value
 from dagster_delta.table.log.columns import files_in_partitions
+from dagster_delta.table.operations.append import append_rows
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.write_planning import WriteOptions, write_spec
 from dagster_delta.table.operations.write_rows import (
@@ -31,9 +34,11 @@ from dagster_delta.table.read.file_planner import FilePlanner, read_plan, select
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
 
 if TYPE_CHECKING:
+    from dagster_delta.sql.constraint import Constraint
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.slices import IfPresent, Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
@@ -58,6 +63,8 @@ def overwrite(
     sort_by: Sequence[str] = (),
     cluster_by: Sequence[str] | None = None,
     on_conflict: OnConflict = "retry",
+    within: Slice | None = None,
+    if_present: IfPresent = "replace",
 ) -> CommitResult:
     """Replace rows as one commit, creating the table if it does not exist.
 
@@ -66,8 +73,9 @@ def overwrite(
         where: None replaces every row; Spark SQL replaces the rows that satisfy it, and every
             new row must satisfy it; `dynamic` replaces the partitions of the new rows.
         schema_mode: as for `append`; `overwrite` gives the table the schema of the data, and
-            needs `where` to be None.
-        partition_by: partition columns of a new table, or of a new schema.
+            needs `where` to be None; within a slice, the data need the columns of the table.
+        partition_by: partition columns of a new table, or of a new schema; otherwise as for
+            `append`.
         idempotency: as for `append`.
         commit_info: as for `append`.
         engine: as for `append`.
@@ -79,9 +87,13 @@ def overwrite(
         on_conflict: as for `delete`. After a concurrent commit that changed the schema or the
             properties, rows in memory and Spark frames are written again; rows that can be
             read once cannot, which is the conflict.
+        within: instead of `where`: the slice of the table whose rows are replaced, and that every
+            new row has to be in.
+        if_present: as for `append`.
 
     Raises:
-        PartitionMismatch: a new row does not satisfy `where`.
+        PartitionMismatch: a new row does not satisfy `where`, or is outside of `within`.
+        TableAlreadyExists: as for `append`.
         SchemaMismatch, InvalidCast, ConstraintViolation, UnsupportedFeature,
         ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
             `append`; an append-only table is refused as an UnsupportedFeature.
@@ -99,9 +111,12 @@ def overwrite(
         sort_by=sort_by,
         cluster_by=cluster_by,
         on_conflict=on_conflict,
+        within=within,
+        if_present=if_present,
     )
     write = RowWrite(table.store, data, options, now_ms)
-    return adopt_write(table, overwrite_rows(write, table._latest()), engine, data)
+    write_rows = overwrite_rows if if_present == "replace" else append_rows
+    return adopt_write(table, write_rows(write, table._latest()), engine, data)
 
 
 def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
@@ -109,7 +124,11 @@ def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
 
     Errors are those of `append_rows`, and PartitionMismatch: a new row does not satisfy `where`.
     """
-    where = write.options.where
+    options, where = write.options, write.options.where
+    if options.within is not None and options.schema_mode == "overwrite":
+        if snapshot is not None:
+            _check_same_columns(snapshot.schema, write.data_schema)
+        write.options = replace(options, schema_mode="strict")
     if write.options.schema_mode == "overwrite" and where is not None:
         raise InvalidArgument(
             "the schema can only be replaced together with all rows; leave out where, or use "
@@ -123,9 +142,22 @@ def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
 
     def overwrite() -> CommitResult:
         configuration = write.stage_configuration()
+        if write.within is not None:
+            parameters["predicate"] = write.within.sql(write.slice_schema)
         return write.commit(configuration, parameters, _replace(write, configuration, where))
 
     return write.run(overwrite, snapshot)
+
+
+def _check_same_columns(table: StructType, data: StructType) -> None:
+    """Refuse to replace the schema by other columns, together with a part of the rows."""
+    diff = diff_schemas(table, data)
+    if diff.added or diff.missing or diff.retyped:
+        raise InvalidArgument(
+            'within replaces a part of the rows, and schema_mode="overwrite" would take other '
+            "columns from the rest: use schema_mode merge for new columns and wider types, ALTER "
+            f"TABLE for the rest:\n{diff}"
+        )
 
 
 def _replace(
@@ -145,9 +177,14 @@ def _replace(
         if snapshot is not None:
             removes = _remove_partitions(write, snapshot, written.files)
         return write_metrics(written) | _removal_metrics(removes)
-    check = where
-    if snapshot is not None and where is not None:
+    check, expression = where, None
+    if snapshot is not None and write.within is not None:
+        expression = write.within.condition(snapshot.schema)
+    elif snapshot is not None and where is not None:
         expression = write.parse_condition(where, snapshot, "the condition of the overwrite")
+        check = expression.sql
+    checks = [] if check is None else [overwrite_check(check)]
+    if snapshot is not None and expression is not None:
         planner = FilePlanner(snapshot)
         predicates = planner.predicates_of(expression)
         named = {path[0] for path in expression.references}
@@ -157,14 +194,12 @@ def _replace(
             found = planner.candidates(*predicates, columns=REMOVED_COLUMNS)
             is_decided = found.is_decided
         if not is_decided:
-            return _replace_rows(write, configuration, snapshot, expression)
+            return _replace_rows(write, configuration, snapshot, expression, checks)
         removes = _remove_files(write, found.files, planner.may_hold(*predicates))
-        check = expression.sql
     elif snapshot is not None:
         removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
         write.transaction.depend_on(ReadScope(whole_table=True))
         write.transaction.stage_removed(removes)
-    checks = [] if check is None else [overwrite_check(check)]
     return write_metrics(write.write_rows(configuration, checks)) | _removal_metrics(removes)
 
 
@@ -180,12 +215,13 @@ def _replace_rows(
     configuration: TableConfiguration,
     snapshot: Snapshot,
     expression: SqlExpression,
+    checks: Sequence[Constraint],
 ) -> dict[str, int | str]:
     from dagster_delta.table.operations.change_rows import change_rows
 
     transaction, engine = write.transaction, write.engine
     selected = select_rows(snapshot, expression, engine)
-    written = write.write_rows(configuration, [overwrite_check(expression.sql)])
+    written = write.write_rows(configuration, checks)
     if not selected.files.num_rows:
         transaction.depend_on(selected.reads)
         return write_metrics(written) | _removal_metrics(())

@@ -13,8 +13,11 @@ from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution import column_history
+from dagster_delta.evolution.column_history import ColumnDivergence as ColumnDivergence
 from dagster_delta.evolution.column_paths import dotted, not_null_sql
 from dagster_delta.evolution.column_rules import (
+    check_column_types,
     check_fields_of_structs,
     check_file_columns,
     check_nesting,
@@ -44,6 +47,7 @@ from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.typed import quote, quote_path
 from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.table.slices import IfPresent
 from dagster_delta.table.transaction.retries import StatementOptions
 
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
@@ -76,7 +80,9 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
     """Spark SQL that no row of the table may satisfy before an append."""
     where: str | None = None
     """What an overwrite replaces: Spark SQL, or `dynamic` for the partitions of the new rows; None
-    for all rows."""
+    for all rows, or those of the slice."""
+    if_present: IfPresent | None = None
+    """What the parts of the slice get that have rows, or the table that exists; None: more rows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +91,12 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
                 "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
                 f"{self.schema_mode!r}"
             )
+        if self.if_present not in (None, *get_args(IfPresent)):
+            raise InvalidArgument(
+                f"if_present is 'replace', 'skip' or 'fail', not {self.if_present!r}"
+            )
+        if self.within is not None and self.where is not None:
+            raise InvalidArgument("an overwrite takes where or within, not both")
         # A text is a sequence of texts for mypy.
         for option in ("partition_by", "sort_by", "cluster_by"):
             if isinstance(columns := getattr(self, option), str):
@@ -111,7 +123,7 @@ def plan_configuration(
         return define_table(
             TableDefinition(
                 data_schema,
-                options.partition_by or (),
+                _new_partition_columns(data_schema, options),
                 options.properties,
                 description=options.description,
             ),
@@ -134,6 +146,17 @@ def plan_configuration(
     if options.schema_mode == "widen":
         check_widening(current, data_schema)
     return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
+
+
+def _new_partition_columns(schema: StructType, options: WriteOptions) -> Sequence[str]:
+    """The partition columns of a new table."""
+    # A table is clustered or partitioned, not both.
+    if options.within is None or options.cluster_by or options.partition_by is not None:
+        return options.partition_by or ()
+    if schema.fields:
+        # The columns of the slice are asked for their types next.
+        check_column_types(schema)
+    return options.within.key_columns(schema)
 
 
 def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
@@ -204,6 +227,28 @@ def grown_schema(
     )
 
 
+def find_divergences(
+    before: TableConfiguration,
+    now: TableConfiguration,
+    target: TableConfiguration,
+    *,
+    columns: tuple[str, ...],
+) -> list[ColumnDivergence]:
+    """Changes of columns of a table that another one follows, and has not adopted; see
+    `column_history`.
+    """
+    grown = grown_schema(target, now.schema, filled=target.schema.names)
+    return column_history.find_divergences(before, now, target, columns=columns, grown=grown)
+
+
+def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnDivergence]:
+    """The columns whose type is narrower than in the rows to write, and which a write does not
+    widen automatically.
+    """
+    grown = grown_schema(target, rows, filled=target.schema.names)
+    return column_history.columns_narrower_than(rows, grown)
+
+
 def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
     """Logical names of the columns whose types are never widened automatically: rows are laid out
     or filled by them, or an expression uses them.
@@ -239,6 +284,7 @@ def write_spec(
     *,
     constraints: Sequence[Constraint] = (),
     check_rows: bool = True,
+    leaves_out: str | None = None,
     values: ColumnValues = NO_VALUES,
     sort_by: Sequence[str] = (),
     is_exact: bool = False,
@@ -264,6 +310,7 @@ def write_spec(
         configuration=configuration,
         values=values,
         constraints=(*own, *constraints),
+        leaves_out=leaves_out,
         target_file_size_bytes=target_file_size(configuration),
         sort_by=_sort_columns(configuration, sort_by),
         is_exact=is_exact,

@@ -41,6 +41,7 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.slices import Slice
 
 
 DYNAMIC = "dynamic"
@@ -78,6 +79,8 @@ class RowWrite:
     """What the files were written for."""
     _source: Any = field(default=None, init=False)
     """The data, if they can be read again."""
+    kept: tuple[str, ...] = field(default=(), init=False)
+    """Parts of the slice that have rows and stay as they are, at the present attempt."""
     _is_read: bool = field(default=False, init=False)
     """Whether reading of the rows has begun, or was done by others."""
 
@@ -131,6 +134,10 @@ class RowWrite:
                 created.delete(keep=[decode_path(file.path) for file in self.written.files])
             self.transaction = Transaction(self.store, snapshot, clock=self.clock)
             self.transaction.created_files = created
+            if snapshot is not None and self.options.if_present == "skip":
+                self.kept = self._find_present(snapshot)
+                if self._leaves_table(self.kept):
+                    return CommitResult(snapshot.version, {}, snapshot, skipped=True)
             return attempt()
 
         self._is_read = self.written is not None
@@ -138,8 +145,13 @@ class RowWrite:
             self.data = without_made_up_types(self.data, self._known_schema(snapshot))
 
         def may_repeat(newest: Snapshot | None) -> bool:
+            present = self._find_present(newest)
+            if present and (self.options.if_present == "fail" or self._leaves_table(present)):
+                # No row is needed to say so.
+                return True
             planned = self._planned_configuration(newest, self.data_schema)
-            if self.written is not None and _files_fit(self._configuration, planned):
+            keeps_same = present == self.kept
+            if self.written is not None and keeps_same and _files_fit(self._configuration, planned):
                 return True
             if self._source is None:
                 # What was read of a reader is gone.
@@ -161,7 +173,29 @@ class RowWrite:
             )
         # Files remain only if another process has done the same write.
         created.delete()
-        return done
+        return replace(done, kept_parts=self.kept, data_schema=self._data_schema)
+
+    @property
+    def within(self) -> Slice | None:
+        """The parts of the slice to write, at the present attempt."""
+        within = self.options.within
+        if within is None or not self.kept:
+            return within
+        return within.narrowed(part for part in within.parts if part not in self.kept)
+
+    def _find_present(self, snapshot: Snapshot | None) -> tuple[str, ...]:
+        """The parts of the slice that are there, and may be neither replaced nor added to. The
+        table is the part without a name.
+        """
+        options = self.options
+        if snapshot is None or options.if_present not in ("skip", "fail"):
+            return ()
+        return ("",) if options.within is None else options.within.present_parts(snapshot)
+
+    def _leaves_table(self, present: tuple[str, ...]) -> bool:
+        """Whether all is there."""
+        within = self.options.within
+        return present == (("",) if within is None else within.parts)
 
     def parse_condition(self, where: str, snapshot: Snapshot, what: str) -> SqlExpression:
         """A condition on the rows of the table, which has one value for each of them."""
@@ -169,6 +203,12 @@ class RowWrite:
         expression = parse_filter(where, snapshot.schema, moment, self.engine.time_zone)
         check_repeatable(expression, what)
         return expression
+
+    @property
+    def slice_schema(self) -> StructType:
+        """The columns that the slice is made of: of the table as it is, or of the rows."""
+        snapshot = self.transaction.snapshot
+        return self.data_schema if snapshot is None else snapshot.schema
 
     def stage_configuration(self) -> TableConfiguration:
         """Stage what the write changes in protocol and metadata, and its `txn` actions."""
@@ -258,10 +298,17 @@ class RowWrite:
     def _spec(
         self, configuration: TableConfiguration, schema: StructType, check: Sequence[Constraint]
     ) -> WriteSpec:
+        within, leaves_out = self.within, None
+        if within is not None:
+            known = self.slice_schema
+            check = [*check, within.constraint(known)]
+            if self.kept and self.options.within is not None:
+                leaves_out = self.options.within.narrowed(self.kept).sql(known)
         return write_spec(
             configuration,
             self.store.location,
             constraints=[*check, *self.options.constraints],
+            leaves_out=leaves_out,
             values=inserted_values(configuration, schema.names),
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",

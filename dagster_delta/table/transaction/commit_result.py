@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.features.column_values import filled_columns
+from dagster_delta.protocol.schema import StructType, fold_name
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.actions import SetTransaction
@@ -44,6 +46,21 @@ class CommitResult(msgspec.Struct, frozen=True):
     compacted_version: int | None = None
     """Version of the auto compaction after the commit, if that was due
     (`delta.autoOptimize.autoCompact`)."""
+    kept_parts: tuple[str, ...] = ()
+    """Parts of the slice that had rows, and that `if_present="skip"` left as they were."""
+    data_schema: StructType | None = None
+    """Columns of the rows that were given to an append or an overwrite, if they were read."""
+
+    @property
+    def null_columns(self) -> tuple[str, ...]:
+        """Columns of the table, dotted, that the given rows lacked, and that are null in them."""
+        if self.data_schema is None:
+            return ()
+        from dagster_delta.evolution.merge_schema import diff_schemas
+
+        filled = {fold_name(name) for name in filled_columns(self.snapshot.configuration)}
+        missing = diff_schemas(self.snapshot.schema, self.data_schema).missing
+        return tuple(item.column for item in missing if fold_name(item.path[0]) not in filled)
 
 
 class AppTransaction(msgspec.Struct, frozen=True):

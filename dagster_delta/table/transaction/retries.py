@@ -32,6 +32,7 @@ from dagster_delta.table.transaction.commit_result import AppTransaction, Commit
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
+    from dagster_delta.table.slices import Slice
 
 _AnySnapshot = TypeVar("_AnySnapshot", Snapshot, Snapshot | None)
 
@@ -79,6 +80,8 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded in the commitInfo."""
     check: str | None = None
     """Spark SQL that every new row must satisfy."""
+    within: Slice | None = None
+    """The part of the table that the statement keeps to."""
     on_conflict: OnConflict = "retry"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.orchestration.partitions.partitions import DimensionSlice, PartitionSelection
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.table.delta_table import DeltaTable
@@ -151,7 +151,7 @@ def test_values_that_no_key_can_be_are_selected_alone(tmp_path, frame_of, partit
     )
     for value in chosen:
         selection = PartitionSelection((value,), ((DimensionSlice("p", (value,)),),))
-        where = partition_predicate(selection, schema)
+        where = partition_slice(lambda _, found=selection: found, (), asset="a").sql(schema)
         table.overwrite(frame_of([{"p": value, "g": 2}]), where=where)
         found = table.snapshot().scan(where=where).to_arrow().to_pylist()
         assert found == [{"p": value, "g": 2}]

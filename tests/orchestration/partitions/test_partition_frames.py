@@ -131,7 +131,7 @@ def test_multi_partitions_are_keyed_as_dagster_spells_them(lake: Lake) -> None:
     [
         ({**FRAMES, "2024-02-01": frame("2024-02-01", 1)}, InvalidArgument, "2024-02-01, which"),
         ({DAYS[0]: FRAMES[DAYS[0]]}, InvalidArgument, "no frame for 2024-01-02, 2024-01-03"),
-        ({**FRAMES, DAYS[1]: FRAMES[DAYS[2]]}, PartitionMismatch, "the partition 2024-01-02 that"),
+        ({**FRAMES, DAYS[1]: FRAMES[DAYS[2]]}, PartitionMismatch, "the part 2024-01-02 that"),
         (
             {**FRAMES, DAYS[1]: FRAMES[DAYS[1]].with_columns(more=1)},
             SchemaMismatch,

@@ -10,8 +10,8 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.partitions.mapping import PartitionMapping
-from dagster_delta.orchestration.partitions.partitions import select_partitions
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.partitions import partition_selector
+from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.sql.filters import parse_filter
 
@@ -41,8 +41,8 @@ def test_a_date_belongs_to_the_key_whose_write_replaces_it(definition) -> None:
     rows = pa.record_batch({"day": days})
     replaced_by: dict[date, list[str]] = {day: [] for day in days}
     for key in definition.get_partition_keys():
-        selection = select_partitions(definition, [key], "day", asset="events")
-        predicate = partition_predicate(selection, DAYS_OF_DATES)
+        select = partition_selector(definition, "day", asset="events")
+        predicate = partition_slice(select, [key], asset="events").sql(DAYS_OF_DATES)
         condition = parse_filter(predicate, DAYS_OF_DATES, datetime.now(UTC), "UTC")
         for day in rows.filter(condition.evaluate_filter(rows))["day"].to_pylist():
             replaced_by[day].append(key)

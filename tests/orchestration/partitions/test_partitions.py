@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
-from dagster_delta.orchestration.partitions.predicates import (
-    identity_values,
-    partition_condition,
-    partition_predicate,
-    resolve_column,
-)
+from dagster_delta.orchestration.partitions.predicates import identity_values, partition_slice
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.typed import Column
+from dagster_delta.table.slices import Slice, resolve_column
 
 COLORS = dg.StaticPartitionsDefinition(["red", "green", "blue"])
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-03-01")
@@ -40,13 +36,17 @@ def schema_of(**columns: str) -> StructType:
     )
 
 
+def slice_of(selection: PartitionSelection) -> Slice:
+    return partition_slice(lambda _: selection, selection.keys, asset="a")
+
+
 def predicate(definition, keys, column_type, partition_expr="c") -> str:
     selection = select_partitions(definition, keys, partition_expr, asset="a")
     schema = schema_of(c=column_type)
-    condition = partition_condition(selection, schema)
+    condition = slice_of(selection).condition(schema)
     # The nodes are those that the parser makes of the text.
     assert parse_expression(condition.sql, schema).typed == condition.typed
-    assert condition.sql == partition_predicate(selection, schema)
+    assert condition.sql == slice_of(selection).sql(schema)
     return condition.sql
 
 
@@ -233,7 +233,7 @@ def multi_predicate(keys: list[tuple[str, str]]) -> str:
     selection = select_partitions(
         definition, [f"{color}|{day}" for color, day in keys], expr, asset="a"
     )
-    return partition_predicate(selection, schema_of(c="string", d="date"))
+    return slice_of(selection).sql(schema_of(c="string", d="date"))
 
 
 def test_a_rectangle_of_partitions_is_one_product():
@@ -334,7 +334,7 @@ def test_a_key_that_no_literal_can_hold_is_refused_by_name():
 def test_a_padded_column_is_compared_as_spark_pads_it():
     metadata = {TEXT_LIMIT_KEY: "char(5)"}
     schema = StructType((StructField("c", PrimitiveType("string"), metadata=metadata),))
-    condition = partition_condition(select_partitions(COLORS, ["red"], "c", asset="a"), schema)
+    condition = slice_of(select_partitions(COLORS, ["red"], "c", asset="a")).condition(schema)
     assert condition.typed == parse_expression("c = 'red  '", schema).typed
 
 

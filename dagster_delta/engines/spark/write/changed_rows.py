@@ -206,6 +206,9 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         )
         early, late = self._by_need()
         rows = self._completed(rows, early)
+        if self.data.leaves_out is not None:
+            inside = sql_column(f"coalesce({self.data.leaves_out}, false)", functions)
+            rows = self._named(rows).where(~inside).select(*rows.columns)
         if self.is_gathered:
             keys = map(self._new_name, self.data.configuration.partition_columns)
             rows = rows.hint("rebalance", *[functions.col(key) for key in keys])
