@@ -23,10 +23,10 @@ from dagster_delta.protocol.values.session_zone import find_zone_by
 from dagster_delta.storage.locations import scheme_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.engines.arrow.joined_rows import joined_schema
     from dagster_delta.engines.data_input import to_reader, to_table_types
     from dagster_delta.engines.engine import Engine
     from dagster_delta.engines.memory_budget import size_bytes
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
+    "arrow.joined_rows": "joined_schema",
     "data_input": "to_reader to_table_types",
     "memory_budget": "size_bytes",
     "spark.executor_reports": "counting_written_bytes",
@@ -211,13 +212,6 @@ def rows_of_parts(
     from dagster_delta.engines.arrow.joined_rows import rows_of_parts
 
     return rows_of_parts(frames, condition_of)
-
-
-def joined_schema(schemas: Mapping[str, pa.Schema], *, advice: str) -> pa.Schema:
-    """The columns of several sources of rows; see `joined_rows.joined_schema`."""
-    from dagster_delta.engines.arrow.joined_rows import joined_schema
-
-    return joined_schema(schemas, advice=advice)
 
 
 def universal_engine(store: ObjectStore) -> Engine | None:

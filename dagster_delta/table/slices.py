@@ -37,6 +37,7 @@ from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.typed import Column, Literal, Typed, with_paths
 
 if TYPE_CHECKING:
+    from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
 IfPresent = typing.Literal["replace", "skip", "fail"]
@@ -143,6 +144,18 @@ class Slice(msgspec.Struct, frozen=True):
             condition = with_paths(condition, lambda path: (alias, *path))
         return to_sql(condition)
 
+    def scan(
+        self, snapshot: Snapshot, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> Scan:
+        """A read of the rows of the slice in a version of a table; arguments and errors as those of
+        `Snapshot.scan`.
+        """
+        condition = self.condition(snapshot.schema)
+        if where is None:
+            return snapshot.scan(columns, condition)
+        # The filter may end with a comment.
+        return snapshot.scan(columns, f"({where}\n) AND ({condition.sql})")
+
     def constraint(self, schema: StructType) -> Constraint:
         """What every new row satisfies."""
         return Constraint(self.name, self.sql(schema), is_partition=True, is_slice=True)
@@ -178,11 +191,7 @@ class Slice(msgspec.Struct, frozen=True):
 
     def present_parts(self, snapshot: Snapshot) -> tuple[str, ...]:
         """The parts that have rows in a version of a table."""
-        return tuple(
-            part
-            for part in self.parts
-            if snapshot.scan(where=self.narrowed((part,)).condition(snapshot.schema)).count()
-        )
+        return tuple(part for part in self.parts if self.narrowed((part,)).scan(snapshot).count())
 
     def _typed(self, schema: StructType) -> Typed:
         boxes = self.find_boxes(self.parts, schema)

@@ -37,9 +37,9 @@ from dagster_delta.table.transaction.commit_result import (
 from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.transaction.commit_result import SetTransaction
 
 _VERSION_BITS = 32
 _DIGEST_DIGITS = 7  # in hexadecimal; version and digest fit into a long

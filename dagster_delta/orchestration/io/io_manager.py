@@ -79,9 +79,7 @@ from dagster_delta.table.delta_table import DeltaTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.scan import Scan
-    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.slices import Slice
 
 
@@ -307,18 +305,18 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             check_read(snapshot, name, options)
         partitions = _partitions(context, options, name)
         within = partitions or owned_slice(options.owned_rows, asset=name)
-        where = _where(wanted.where, within, snapshot)
-        scan = snapshot.scan(columns=wanted.columns, where=where)
+
+        def scan_of(part: Slice | None) -> Scan:
+            if part is None:
+                return snapshot.scan(wanted.columns, wanted.where)
+            return part.scan(snapshot, wanted.columns, wanted.where)
+
+        scan = scan_of(within)
         context.log.debug("loading %s: %r", name, scan)
 
         def scans_by_partition() -> dict[str, Scan]:
             assert partitions is not None  # noqa: S101  it is called only then
-            return {
-                key: snapshot.scan(
-                    wanted.columns, _where(wanted.where, partitions.narrowed((key,)), snapshot)
-                )
-                for key in partitions.parts
-            }
+            return {key: scan_of(partitions.narrowed((key,))) for key in partitions.parts}
 
         by_partition = None if partitions is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
@@ -506,13 +504,3 @@ def _check_overwrite(
             "partition_key=…), or all of them as a backfill; an op takes the partition of its "
             "run, whose job needs a partitions_def"
         )
-
-
-def _where(
-    condition: str | None, within: Slice | None, snapshot: Snapshot
-) -> str | SqlExpression | None:
-    """The filter for the rows of a slice that satisfy a condition; None for all rows."""
-    if within is None:
-        return condition
-    chosen = within.condition(snapshot.schema)
-    return chosen if condition is None else f"({condition}\n) AND ({chosen.sql})"

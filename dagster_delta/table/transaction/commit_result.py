@@ -15,7 +15,7 @@ from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType, fold_name
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.actions import SetTransaction
+    from dagster_delta.protocol.actions import SetTransaction as SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
 FOLLOWED_TABLE_PREFIX = "dagster/changes/"
