@@ -41,7 +41,7 @@ help:
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
 	@echo "make ui           open the demo in the Dagster UI"
-	@echo "make docs         regenerate docs/features.md and the API reference in docs/api"
+	@echo "make docs         regenerate tables of docs/ and the API reference in docs/api"
 	@echo "make site         build the documentation site into build/site; broken links are errors"
 	@echo "make clean-environment  install the wheel into an empty environment, and follow the tutorial"
 	@echo "make matrix       run a selection of the tests with the oldest and newest versions allowed"
@@ -143,6 +143,7 @@ ui: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
+	$(BIN)/python -m docs.programs
 	$(BIN)/python -m docs.reference
 
 # The check for links to nothing is that of mkdocs.yml, which is strict.

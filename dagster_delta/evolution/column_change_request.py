@@ -50,6 +50,8 @@ class ColumnChangeRequest(msgspec.Struct, frozen=True):
     redefinitions: tuple[actions.SchemaAction, ...] = ()
     """What else the change does to the column, in the same commit: whether it may be null, its
     default, its comment, its position, and last its name."""
+    force: bool = False
+    """Whether readers that the table names may give wrong rows of it after the change."""
 
     def last(self, kind: type[_Action]) -> _Action | None:
         """The last redefinition of a kind."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.programs import program_lines
 from dagster_delta.evolution.required_protocol import new_features
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY, field_id
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
@@ -28,17 +29,6 @@ from dagster_delta.protocol.schema import (
 ENABLE_FEATURES = "pass enable_features=True"
 """The Python option that turns on the table features for a change."""
 
-READERS_WITHOUT = {
-    "columnMapping": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`: "
-    "`to_pyarrow_table` shows nulls",
-    "deletionVectors": "deltalake 1.6 reads it only by `QueryBuilder`",
-    "typeWidening": "deltalake 1.6 and polars 2.1 cannot read it",
-    "v2Checkpoint": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`",
-    "vacuumProtocolCheck": "deltalake 1.6 and polars 2.1 cannot read it",
-}
-"""By table feature: the readers that lose access to a table with it, as tested for
-`docs/readers.md`."""
-
 
 class MissingSwitch(msgspec.Struct, frozen=True):
     """A switch that is off and that a change needs."""
@@ -50,18 +40,18 @@ class MissingSwitch(msgspec.Struct, frozen=True):
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
-    """New features of the table with the readers that lack them, and changes of the properties,
-    as list items.
+    """New features of the table, what they mean for other programs, and changes of the
+    properties, as list items.
     """
     yield from map(_feature, new_features(before, after))
+    yield from program_lines(before, after)
     yield from _properties(before.metadata.configuration, after.metadata.configuration)
 
 
 def _feature(name: str) -> str:
     row = find_feature(name)
     users = "readers and writers" if row is None or row.is_reader_feature else "writers"
-    others = READERS_WITHOUT.get(name, f"other {users} have to support it")
-    return f"- new table feature {code_span(name)} ({users}): {others}"
+    return f"- new table feature {code_span(name)}: other {users} have to support it"
 
 
 def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_rules import check_feed_names
+from dagster_delta.evolution.programs import READERS_PROPERTY, known_readers
 from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     required_features,
@@ -383,8 +384,9 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     name, for example because the table already has it.
     """
     lowered = key.lower()
-    if lowered == COLUMN_CHANGE_SWITCH.lower():
-        return COLUMN_CHANGE_SWITCH
+    for own in (COLUMN_CHANGE_SWITCH, READERS_PROPERTY):
+        if lowered == own.lower():
+            return own
     if not lowered.startswith("delta."):
         if lowered in _RESERVED and not is_known:
             raise InvalidArgument(
@@ -417,6 +419,8 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
 
 
 def _spelled_value(key: str, value: object) -> str:
+    if key.lower() == READERS_PROPERTY.lower():
+        return ",".join(known_readers(filter(str.strip, str(value).split(","))))
     match value:
         case bool():
             return "true" if value else "false"

@@ -113,6 +113,11 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
         description="Whether to enable table features that the change needs, such as column "
         "mapping. Clients without these features can then no longer read the table.",
     )
+    force: bool = Field(
+        default=False,
+        description="Whether to make a change after which readers that the table names "
+        "(dagsterDelta.readers) give wrong rows without an error.",
+    )
     engine: Literal["arrow", "spark"] = Field(
         default="arrow",
         description="What rewrites existing rows. arrow: the process of the step; spark: the "

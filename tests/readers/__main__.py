@@ -1,15 +1,17 @@
-"""Ask the programs, and write what they said into `answers.json`.
+"""Ask the programs, and write what they said into `dagster_delta/evolution/programs.json`.
 
 python -m tests.readers                          # all programs, all tables: half an hour
 python -m tests.readers --programs DuckDB,chdb   # what is asked of others stays as it is
-python -m tests.readers --tables "NaN and infinity" --show
+python -m tests.readers --tables "NaN and infinity;no rows" --show
+
+A new release of a program: change its pin in `programs.py`, run it, review the difference, and make
+the pages again by `make docs`.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
+import importlib.metadata
 import re
 import shutil
 import tempfile
@@ -21,48 +23,38 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta import DeltaTable
+from dagster_delta.errors import ConstraintViolation, DeltaError
+from dagster_delta.evolution.programs import Cell
+from tests.readers.answers import record_answers, summarize_answers
 from tests.readers.asking import read_rows, write_rows
 from tests.readers.programs import PROGRAMS, Program, ask
 from tests.readers.questions import Question, compare_rows
 from tests.readers.tables import SAMPLES, write_samples
 
-ANSWERS = Path(__file__).with_name("answers.json")
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]+")
-READS, WRITES = "reads", "writes"
 
 
 def main() -> None:
     """Parse the command line, and ask."""
     parser = argparse.ArgumentParser(prog="python -m tests.readers")
     parser.add_argument("--programs", default="", help="names, separated by commas; default: all")
-    parser.add_argument("--tables", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--tables", default="", help="names, separated by semicolons; default: all")
     parser.add_argument("--show", action="store_true", help="print, and leave the file as it is")
     options = parser.parse_args()
     wanted = [name for name in options.programs.split(",") if name]
     programs = [program for program in PROGRAMS if not wanted or program.name in wanted]
-    tables = [name for name in options.tables.split(",") if name] or list(SAMPLES)
-    known = json.loads(ANSWERS.read_text()) if ANSWERS.is_file() else {}
+    tables = [name for name in options.tables.split(";") if name] or list(SAMPLES)
     with tempfile.TemporaryDirectory() as directory:
         for program in programs:
-            found = _measure(program, tables, Path(directory))
-            _print(program, found)
-            known[program.name] = {
-                "version": program.version or _own_version(),
-                "date": dt.datetime.now(dt.UTC).date().isoformat(),
-                "tables": known.get(program.name, {}).get("tables", {}) | found,
-            }
+            cells = _measure(program, tables, Path(directory) / program.name.replace(" ", "-"))
+            print(program.name, program.version, *map(str, cells), sep="\n  ")
             if not options.show:
-                ANSWERS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+                version = program.version or importlib.metadata.version("delta-spark")
+                record_answers(program.name, version, tables, cells)
 
 
-def _own_version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("delta-spark")
-
-
-def _measure(program: Program, tables: Sequence[str], directory: Path) -> dict[str, Any]:
-    """By table: what the program reads, and what its append does to the rows."""
+def _measure(program: Program, tables: Sequence[str], directory: Path) -> list[Cell]:
+    """Where the program does not read the right rows, or appends others."""
     places = write_samples(directory / "read", list(tables))
     answers = directory / "answers"
     shutil.rmtree(answers, ignore_errors=True)
@@ -72,12 +64,17 @@ def _measure(program: Program, tables: Sequence[str], directory: Path) -> dict[s
         _message(question, places[name], answers / f"{n}.arrow", n)
         for n, (name, question) in enumerate(asked)
     ]
-    found: dict[str, Any] = {name: {READS: {}} for name in tables}
+    found: list[Cell] = []
+    said_by_table: dict[str, list[tuple[Question, str]]] = {name: [] for name in tables}
     for (name, question), said in zip(asked, ask(program, messages), strict=True):
         rows = answers / f"{said['id']}.arrow"
-        found[name][READS][question.name] = _judge(said, rows, places[name], question)
-    for name, verdict in _measure_appends(program, tables, directory):
-        found[name][WRITES] = verdict
+        said_by_table[name].append((question, _judge(said, rows, places[name], question)))
+    for name, verdicts in said_by_table.items():
+        found += summarize_answers(program.name, name, verdicts)
+    if program.writes:
+        append = Question(name="append", kind="append")
+        for name, verdict in _measure_appends(program, tables, directory):
+            found += summarize_answers(program.name, name, [(append, verdict)])
     return found
 
 
@@ -120,56 +117,49 @@ def expected_rows(uri: str, question: Question) -> pa.Table:
 def _measure_appends(
     program: Program, tables: Sequence[str], directory: Path
 ) -> Iterator[tuple[str, str]]:
-    """What the rows are after the program has appended some; delta-spark reads them, too."""
+    """What the rows are after the program has appended some."""
     wanted = [name for name in tables if SAMPLES[name].new_rows is not None]
     places = write_samples(directory / "written", wanted)
     messages = []
-    before = {}
     for number, name in enumerate(wanted):
         rows = SAMPLES[name].new_rows
         assert rows is not None
-        before[name] = DeltaTable(places[name]).snapshot().scan().to_arrow()
         new_rows = directory / f"new-{number}.arrow"
         write_rows(rows, new_rows)
         question = Question(name="append", kind="append")
         message = _message(question, places[name], directory / "none.arrow", number)
         messages.append({**message, "new_rows": str(new_rows)})
     for name, said in zip(wanted, ask(program, messages), strict=True):
-        if said["status"] != "answered":
+        own = _own_rows(f"{places[name]}.own", name)
+        if said["status"] == "answered":
+            yield name, _judge_append(places[name], own)
+        elif own is None and said["status"] == "refused":
+            yield name, "right"
+        else:
             detail = _without_places(said["detail"], places[name])
             yield name, f"{said['status']}: {detail}".rstrip(": ")
-        else:
-            yield name, _judge_append(places[name], before[name], name)
 
 
-def _judge_append(uri: str, before: pa.Table, name: str) -> str:
-    """The rows after an append, against those that this library would have stored."""
-    own = f"{uri}.own"
-    SAMPLES[name].write(own)
+def _own_rows(uri: str, name: str) -> pa.Table | None:
+    """The rows after an append of this library; None if it refuses the new rows."""
+    SAMPLES[name].write(uri)
     try:
-        DeltaTable(own).append(SAMPLES[name].new_rows)
-    except Exception as error:
-        return f"wrong: it stored what this library refuses ({type(error).__name__})"
+        DeltaTable(uri).append(SAMPLES[name].new_rows)
+    except ConstraintViolation:
+        return None
+    return DeltaTable(uri).snapshot().scan().to_arrow()
+
+
+def _judge_append(uri: str, own: pa.Table | None) -> str:
+    """The rows after an append, against those that this library would have stored."""
+    if own is None:
+        return "wrong: it stored what this library refuses"
     try:
         after = DeltaTable(uri).snapshot().scan().to_arrow()
-    except Exception as error:
-        return f"wrong: the table is refused afterwards: {type(error).__name__}: {error}"[:300]
-    difference = compare_rows(after, DeltaTable(own).snapshot().scan().to_arrow())
+    except DeltaError as error:
+        return f"wrong: the table is refused afterwards: {type(error).__name__}: {error.message}"
+    difference = compare_rows(after, own)
     return f"wrong: {difference}" if difference else "right"
-
-
-def _print(program: Program, found: dict[str, Any]) -> None:
-    print(f"{program.name} {program.version}")
-    for name, verdicts in found.items():
-        notes = [
-            f"    {question}: {verdict}"
-            for question, verdict in verdicts[READS].items()
-            if verdict != "right"
-        ]
-        if verdicts.get(WRITES, "right") != "right":
-            notes.append(f"    append: {verdicts[WRITES]}")
-        if notes:
-            print(f"  {name}", *notes, sep="\n")
 
 
 if __name__ == "__main__":

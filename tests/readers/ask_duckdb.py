@@ -14,6 +14,8 @@ from asking import NotOffered, read_rows, serve, sql_query, sql_value
 EXTENSION = next(
     Path(sysconfig.get_path("purelib"), "duckdb_extension_delta").rglob("*.duckdb_extension")
 )
+CONNECTION = duckdb.connect()
+CONNECTION.execute(f"LOAD '{EXTENSION}'")
 
 
 def literal(found: dict[str, str]) -> str:
@@ -28,14 +30,16 @@ def literal(found: dict[str, str]) -> str:
 
 
 def answer(question: dict[str, Any]) -> pa.Table:
-    connection = duckdb.connect()
-    connection.execute(f"LOAD '{EXTENSION}'")
+    connection = CONNECTION.cursor()
     connection.execute("SET TimeZone = 'UTC'")
     uri = question["uri"].replace("'", "''")
     if question["kind"] == "append":
         connection.execute(f"ATTACH '{uri}' AS target (TYPE delta)")
-        connection.register("new_rows", read_rows(question["new_rows"]))
-        connection.execute("INSERT INTO target SELECT * FROM new_rows")
+        try:
+            connection.register("new_rows", read_rows(question["new_rows"]))
+            connection.execute("INSERT INTO target SELECT * FROM new_rows")
+        finally:
+            connection.execute("DETACH target")
         return pa.table({})
     if question["kind"] == "changes" or question["timestamp"]:
         raise NotOffered("only versions")

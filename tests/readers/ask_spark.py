@@ -28,7 +28,10 @@ def spark_session() -> SparkSession:
         return session
     builder = (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars", os.environ["ASK_JARS"])
+        .config("spark.driver.extraClassPath", os.environ["ASK_JARS"].replace(",", os.pathsep))
+        # Queries of a few rows: to compile them takes longer than to run them.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"

@@ -17,7 +17,6 @@ from tests.reference.jars import resolve_jars
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".cache" / "readers"
-SECONDS_PER_ANSWER = 120.0
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +30,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[tuple[str, str], ...] = ()
     directory: Path = HERE
     """Where its process runs."""
+    seconds: float = 120.0
+    """For one answer, and for its start with the first one."""
+    writes: bool = True
+    """False: it is asked to read only."""
 
     @property
     def version(self) -> str:
@@ -58,13 +61,14 @@ def _run(command: Sequence[str]) -> None:
 
 ARROW = "pyarrow==26.0.1"
 PROGRAMS = (
-    Program(name="delta-spark", packages=(), script="ask_spark.py"),
+    Program(name="delta-spark", packages=(), script="ask_spark.py", seconds=900.0),
     Program(name="deltalake", packages=("deltalake==1.6.6", ARROW), script="ask_deltalake.py"),
     Program(
         name="deltalake QueryBuilder",
         packages=("deltalake==1.6.6", ARROW),
         script="ask_query_builder.py",
         environment="deltalake",
+        writes=False,
     ),
     Program(
         name="polars", packages=("polars==2.1.0", "deltalake==1.6.6", ARROW), script="ask_polars.py"
@@ -124,7 +128,7 @@ def _ask_process(program: Program, asked: Sequence[dict[str, Any]]) -> Iterator[
     assert process.stdin is not None
     assert process.stdout is not None
     for question in asked:
-        timer = threading.Timer(SECONDS_PER_ANSWER, process.kill)
+        timer = threading.Timer(program.seconds, process.kill)
         timer.start()
         try:
             process.stdin.write(json.dumps(question) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from dagster_delta import Column, DeltaTable, Identity
+from dagster_delta import Column, DeltaTable, Identity, variants_from_json
 from tests.readers.questions import Question, where
 
 D = decimal.Decimal
@@ -239,6 +240,39 @@ _widened(
     where("n", ">", "double", "1.1"),
     where("n", "<=", "double", "1.1"),
 )
+for _before, _after, _sql in (
+    ("byte", "int", "INT"),
+    ("byte", "bigint", "BIGINT"),
+    ("byte", "double", "DOUBLE"),
+    ("byte", "decimal", "DECIMAL(12,2)"),
+    ("short", "int", "INT"),
+    ("short", "bigint", "BIGINT"),
+    ("short", "double", "DOUBLE"),
+    ("short", "decimal", "DECIMAL(12,2)"),
+):
+    _old_type = {"byte": pa.int8(), "short": pa.int16()}[_before]
+    _new_type, _type, _constants = {
+        "int": (pa.int32(), "int", ("126", "200")),
+        "bigint": (pa.int64(), "int", ("126", str(2**39))),
+        "double": (pa.float64(), "double", ("126.5", "1.25")),
+        "decimal": (pa.decimal128(12, 2), "decimal(12,2)", ("126.50", "1.25")),
+    }[_after]
+    _widened(
+        f"{_before} to {_after}",
+        pa.array([1, 127, None], _old_type),
+        _sql,
+        pa.array([100_000]).cast(pa.float64()).cast(_new_type),
+        where("n", ">", _type, _constants[0]),
+        where("n", "<", _type, _constants[1]),
+    )
+_widened(
+    "decimal precision",
+    pa.array([D("1.1"), D("9.9")], pa.decimal128(3, 1)),
+    "DECIMAL(10,1)",
+    pa.array([D("12345.6")], pa.decimal128(10, 1)),
+    where("n", ">", "decimal(10,1)", "9.8"),
+    where("n", "<", "decimal(10,1)", "12345.6"),
+)
 _widened(
     "decimal scale",
     pa.array([D("1.1"), D("9.9")], pa.decimal128(3, 1)),
@@ -257,6 +291,11 @@ _widened(
 )
 
 
+@sample("type widening without a wider column", features=("type widening",), new_rows=MORE)
+def write_widening_enabled(uri: str) -> None:
+    DeltaTable.create(uri, PLAIN.schema, properties=WIDENING).append(PLAIN)
+
+
 @sample("widened: in a struct", where("s.n", ">", "int", "1"), features=("type widening",))
 def write_widened_nested(uri: str) -> None:
     before = pa.struct([("n", pa.int32())])
@@ -267,10 +306,86 @@ def write_widened_nested(uri: str) -> None:
     table.append(pa.table({"s": pa.array([{"n": 2**40}], after)}))
 
 
+@sample(
+    "widened: in a struct to a decimal",
+    where("s.n", "<", "decimal(12,2)", "1.25"),
+    features=("type widening",),
+)
+def write_widened_nested_decimal(uri: str) -> None:
+    before = pa.struct([("n", pa.int32())])
+    table = DeltaTable.create(uri, pa.schema([("s", before)]), properties=WIDENING)
+    table.append(pa.table({"s": pa.array([{"n": 1}, {"n": 2}, None], before)}))
+    table.alter("ALTER COLUMN s.n TYPE DECIMAL(12,2)")
+
+
+@sample("widened: in a list and a map", features=("type widening",))
+def write_widened_elements(uri: str) -> None:
+    schema = pa.schema([("l", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.int32()))])
+    table = DeltaTable.create(uri, schema, properties=WIDENING)
+    table.append(pa.Table.from_pylist([{"l": [1, None], "m": [("a", 1)]}], schema=schema))
+    table.alter("ALTER COLUMN l.element TYPE BIGINT")
+    table.alter("ALTER COLUMN m.value TYPE BIGINT")
+
+
+@sample(
+    "widened: partition column",
+    where("n", ">", "int", "1"),
+    features=("type widening",),
+    new_rows=ids(9, n=pa.array([2**40], pa.int64())),
+)
+def write_widened_partition(uri: str) -> None:
+    rows = ids(1, 2, n=pa.array([1, 2], pa.int32()))
+    table = DeltaTable.create(uri, rows.schema, properties=WIDENING, partition_by=["n"])
+    table.append(rows)
+    table.alter("ALTER COLUMN n TYPE BIGINT")
+
+
+DEEP = pa.struct(
+    [
+        ("at", pa.timestamp("us", "UTC")),
+        ("t", pa.struct([("u", pa.int32()), ("d", pa.decimal128(10, 2))])),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+@sample(
+    "fields of structs in structs",
+    where("s.t.u", ">", "int", "1"),
+    where("s.t.d", "=", "decimal(10,2)", "2.50"),
+    where("s.t.u", "IS NULL"),
+    where("s.at", ">=", "timestamp", "2024-01-01 00:00:02"),
+)
+def write_deep(uri: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", DEEP)])
+    table = DeltaTable.create(uri, schema)
+    for n in range(4):
+        value = {
+            "at": dt.datetime(2024, 1, 1, 0, 0, n, tzinfo=UTC),
+            "t": {"u": n, "d": D("1.25") * n} if n % 3 else None,
+            "tags": ["a", None],
+        }
+        table.append(pa.Table.from_pylist([{"id": n, "s": value}], schema=schema))
+
+
+@sample(
+    "lists and maps of structs",
+    where("id", ">", "int", "1"),
+    Question(name="column: items", columns=("items",)),
+)
+def write_list_of_structs(uri: str) -> None:
+    item = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    fields = [("items", pa.list_(item)), ("named", pa.map_(pa.string(), item))]
+    schema = pa.schema([("id", pa.int64()), *fields])
+    row = {"items": [{"a": 1, "b": None}, None], "named": [("x", {"a": 2, "b": "z"})]}
+    rows = [{"id": 1, **row}, {"id": 2, "items": [], "named": None}]
+    DeltaTable.create(uri, schema).append(pa.Table.from_pylist(rows, schema=schema))
+
+
 def _typed(
     name: str, values: pa.Array, *asked: Question, partitioned: bool = False, writers: bool = True
 ) -> None:
-    title = f"partitioned by {name}" if partitioned else name
+    title = f"partitioned by {name}" if partitioned and "partition" not in name else name
     rows = ids(*range(len(values)), c=values)
 
     @sample(title, *asked, new_rows=rows.slice(0, 1) if writers else None)
@@ -292,8 +407,8 @@ TYPES: dict[str, tuple[pa.Array, tuple[Question, ...]]] = {
     "int": (pa.array([1, -5, None], pa.int32()), (where("c", "<", "int", "0"),)),
     "boolean": (pa.array([True, False, None]), (where("c", "=", "boolean", "true"),)),
     "double": (
-        pa.array([0.5, -0.0, 1e300, None]),
-        (where("c", ">", "double", "0.25"), where("c", "=", "double", "0.0")),
+        pa.array([0.5, -1.5, 1e300, None]),
+        (where("c", ">", "double", "0.25"), where("c", "=", "double", "-1.5")),
     ),
     "date": (
         pa.array([dt.date(2024, 1, 1), dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
@@ -325,9 +440,28 @@ TYPES: dict[str, tuple[pa.Array, tuple[Question, ...]]] = {
     ),
     "binary": (pa.array([b"\x01\x02", b"abc", None]), (where("c", "=", "binary", "616263"),)),
 }
+TYPES |= {
+    "byte": (pa.array([1, -128, None], pa.int8()), (where("c", "<", "int", "0"),)),
+    "short": (pa.array([1, -32768, None], pa.int16()), (where("c", "<", "int", "0"),)),
+    "bigint": (
+        pa.array([2**53 + 1, -(2**63), None], pa.int64()),
+        (where("c", "=", "int", str(2**53 + 1)), where("c", "<", "int", str(1 - 2**63))),
+    ),
+    "float": (
+        pa.array([0.1, -1.5, None], pa.float32()),
+        (where("c", "<", "double", "0.0"), where("c", ">", "double", "0.05")),
+    ),
+}
 for _name, (_values, _asked) in TYPES.items():
     _typed(_name, _values, *_asked)
     _typed(_name, _values, *_asked, partitioned=True)
+for _partitioned in (False, True):
+    _typed(
+        "minus zero",
+        pa.array([-0.0, 1.0]),
+        where("c", "=", "double", "0.0"),
+        partitioned=_partitioned,
+    )
 _typed(
     "partition values null and empty", texts("a", None, ""), where("c", "IS NULL"), partitioned=True
 )
@@ -369,6 +503,30 @@ def write_lazy_default(uri: str) -> None:
     table.alter("ADD COLUMN w INT DEFAULT 5", existing_rows="lazy", enable_features=True)
 
 
+LONG = "x" * 31 + "\U0001f600" * 3
+ENDLESS = "\U0010ffff" * 40
+
+
+@sample(
+    "long strings",
+    where("c", "=", "string", LONG),
+    where("c", ">", "string", "x" * 31 + "\U0001f600"),
+    where("c", ">=", "string", ENDLESS),
+    where("c", "<", "string", "x" * 31 + "y"),
+    new_rows=ids(9, c=texts("x" * 4000)),
+)
+def write_long_strings(uri: str) -> None:
+    table = DeltaTable.create(uri, ids(1, c=texts("")).schema)
+    for number, text in enumerate((LONG, ENDLESS, "x" * 31 + "\uffff", "x" * 32)):
+        table.append(ids(number, c=texts(text)))
+
+
+@sample("variant", where("id", ">", "int", "1"), Question(name="column: id", columns=("id",)))
+def write_variant(uri: str) -> None:
+    table = DeltaTable.create(uri, [Column("id", "BIGINT"), Column("v", "VARIANT")])
+    table.append(ids(1, 2, 3, v=variants_from_json(texts('{"a": 1}', "[1, 2]", None))))
+
+
 @sample("column default", new_rows=MORE)
 def write_default(uri: str) -> None:
     columns = [Column("id", "BIGINT"), Column("v", "STRING"), Column("w", "INT", default="7")]
@@ -379,6 +537,20 @@ def write_default(uri: str) -> None:
 def write_generated(uri: str) -> None:
     columns = [Column("id", "BIGINT"), Column("twice", "BIGINT", generated_as="id * 2")]
     DeltaTable.create(uri, columns).append(ids(1, 2))
+
+
+@sample(
+    "partitioned by a generated column",
+    where("at", ">=", "timestamp", "2024-01-02 00:00:00"),
+    where("day", "=", "date", "2024-01-02"),
+    new_rows=ids(9, at=pa.array([dt.datetime(2024, 1, 3, tzinfo=UTC)], pa.timestamp("us", "UTC"))),
+)
+def write_generated_partition(uri: str) -> None:
+    day = Column("day", "DATE", generated_as="CAST(at AS DATE)")
+    columns = [Column("id", "BIGINT"), Column("at", "TIMESTAMP"), day]
+    times = [dt.datetime(2024, 1, n, 12, tzinfo=UTC) for n in (1, 2)]
+    rows = ids(1, 2, at=pa.array(times, pa.timestamp("us", "UTC")))
+    DeltaTable.create(uri, columns, partition_by=["day"]).append(rows)
 
 
 @sample("identity column", new_rows=pa.table({"v": texts("z")}))
@@ -420,6 +592,37 @@ def write_struct_statistics(uri: str) -> None:
     }
     table = DeltaTable.create(uri, PLAIN.schema, properties=properties)
     table.append(PLAIN)
+    table.checkpoint()
+
+
+_EVERY_TYPE = {
+    "string": texts("a", "x" * 40),
+    "day": pa.array([dt.date(2024, 1, 1), dt.date(1900, 1, 1)], pa.date32()),
+    "at": pa.array([_instant("2024-01-01 12:00:00.123456"), None], pa.timestamp("us", "UTC")),
+    "local": pa.array([dt.datetime(2024, 1, 1, 12, 0, 0, 123456), None], pa.timestamp("us")),
+    "exact": pa.array([D("0.0000000001"), D("-1.5")], pa.decimal128(38, 10)),
+    "number": pa.array([0.5, None]),
+}
+
+
+@sample(
+    "checkpoint with statistics and partition values as structs",
+    where("day", "<", "date", "2000-01-01"),
+    where("at", "=", "timestamp", "2024-01-01 12:00:00.123456"),
+    where("local", "<", "timestamp_ntz", "2024-01-01 12:00:00.123457"),
+    where("exact", "<", "decimal(38,10)", "0.0000000000"),
+    where("string", "=", "string", "x" * 40),
+    where("number", "IS NULL"),
+    new_rows=ids(9, **{name: values.slice(0, 1) for name, values in _EVERY_TYPE.items()}),
+)
+def write_struct_checkpoint(uri: str) -> None:
+    rows = ids(1, 2, **_EVERY_TYPE)
+    properties = {
+        "delta.checkpoint.writeStatsAsStruct": "true",
+        "delta.checkpoint.writeStatsAsJson": "false",
+    }
+    table = DeltaTable.create(uri, rows.schema, properties=properties, partition_by=["day", "at"])
+    table.append(rows)
     table.checkpoint()
 
 
@@ -475,6 +678,31 @@ def write_feed_with_vectors(uri: str) -> None:
     table.delete("id = 2")
 
 
+@sample(
+    "change data feed with column mapping",
+    Question(name="changes", kind="changes", version=1),
+    features=("change data feed", "column mapping"),
+)
+def write_feed_with_mapping(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=FEED | MAPPED)
+    table.append(PLAIN)
+    table.update({"v": "'new'"}, where="id = 1")
+    table.delete("id = 2")
+
+
+@sample(
+    "change data feed, partitioned",
+    Question(name="changes", kind="changes", version=1),
+    features=("change data feed",),
+)
+def write_partitioned_feed(uri: str) -> None:
+    rows = ids(1, 2, 3, v=texts("a", "b", None))
+    table = DeltaTable.create(uri, rows.schema, properties=FEED, partition_by=["v"])
+    table.append(rows)
+    table.update({"v": "'new'"}, where="id = 1")
+    table.delete("v IS NULL")
+
+
 @sample("shallow clone")
 def write_clone(uri: str) -> None:
     write_plain(f"{uri}.source")
@@ -510,6 +738,51 @@ def write_copied(uri: str) -> None:
     for version, day in ((0, 1), (1, 2), (2, 9)):
         at = dt.datetime(2024, 4 if version < 2 else 5, day, tzinfo=UTC).timestamp()
         os.utime(log / f"{version:020}.json", (at, at))
+
+
+@sample(
+    "in-commit timestamps on a copied log, time travel by timestamp",
+    Question(name="timestamp", timestamp=_COPIED),
+)
+def write_copied_in_commit_timestamps(uri: str) -> None:
+    """The commits say that version 1 was the latest; the times of the files say version 2."""
+    table = DeltaTable.create(
+        uri, PLAIN.schema, properties={"delta.enableInCommitTimestamps": "true"}
+    )
+    table.append(PLAIN)
+    table.append(MORE)
+    for version, day in ((0, 1), (1, 2), (2, 9)):
+        at = dt.datetime(2024, 4 if version < 2 else 5, day, tzinfo=UTC)
+        commit = Path(uri) / "_delta_log" / f"{version:020}.json"
+        first, *others = commit.read_text().splitlines()
+        info = json.loads(first)
+        # Its checksum is that of the text before.
+        del info["commitInfo"]["contentCrc32"]
+        info["commitInfo"]["inCommitTimestamp"] = int(at.timestamp() * 1000)
+        commit.write_text("\n".join((json.dumps(info), *others)) + "\n")
+        copied = dt.datetime(2024, 4, 1 + version, tzinfo=UTC).timestamp()
+        os.utime(commit, (copied, copied))
+    for checksum in (Path(uri) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+
+
+@sample("CHAR and VARCHAR", where("c", "=", "string", "ab   "), new_rows=ids(9, c=texts("cd")))
+def write_char(uri: str) -> None:
+    """As CREATE TABLE of Spark declares it; this library declares no such column."""
+    DeltaTable.create(uri, ids(1, c=texts("")).schema)
+    commit = Path(uri) / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"].pop("contentCrc32", None)
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            schema["fields"][1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for checksum in (Path(uri) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    DeltaTable(uri).append(ids(1, c=texts("ab")))
 
 
 @sample("log compaction", new_rows=MORE)

@@ -268,6 +268,10 @@ _COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _C
         dg.TableColumn("uncheckpointed", "int", description="Commits since the checkpoint."),
         lambda _, h: h.commits_since_checkpoint,
     ),
+    (
+        dg.TableColumn("misread by", "string", description="Programs that give wrong rows."),
+        lambda _, h: _cell(", ".join(h.misread_by)),
+    ),
     (dg.TableColumn("version", "int"), lambda _, h: h.version),
     (
         dg.TableColumn("last commit (UTC)", "string"),

@@ -142,6 +142,9 @@ class AssetOptions:
     """Columns by which the rows of each file are sorted."""
     table_properties: _Strings = field(default_factory=dict)
     """Table properties of a new table."""
+    readers: _Names | None = None
+    """Other programs that read the table: a change after which one of them gives wrong rows without
+    an error is refused. None: those that the table names."""
     custom_metadata: _Strings = field(default_factory=dict)
     """Added to the commitInfo of every commit."""
     merge_config: MergeConfig | None = None

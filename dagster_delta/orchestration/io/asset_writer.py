@@ -25,11 +25,21 @@ from dagster_delta.orchestration.io.asset_options import (
     check_shared,
 )
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
-from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY, check_owner, owner_of
+from dagster_delta.orchestration.io.table_owner import (
+    OWNER_PROPERTY,
+    check_owner,
+    owner_of,
+    record_property,
+)
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.create import definition_of, differing_properties
+from dagster_delta.table.programs import (
+    READERS_PROPERTY,
+    known_readers,
+    lines_about_properties,
+)
 from dagster_delta.table.transaction.retries import StatementOptions
 
 if TYPE_CHECKING:
@@ -257,10 +267,12 @@ def _claim_table(write: AssetWrite, table: DeltaTable, before: Snapshot | None) 
     properties. A table that the write leaves as it is may belong to another asset.
     """
     options = write.options
+    readers = None if options.readers is None else ",".join(known_readers(options.readers))
     if before is None:
         owner = owner_of(write.asset_key, options)
         owned = {} if owner is None else {OWNER_PROPERTY: owner}
-        properties = {**options.table_properties, **owned}
+        named = {} if readers is None else {READERS_PROPERTY: readers}
+        properties = {**options.table_properties, **named, **owned}
         if write.idempotency is not None and options.mode != "overwrite":
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
         # A merge has nothing to change in the schema of a table that it makes of its rows.
@@ -269,6 +281,9 @@ def _claim_table(write: AssetWrite, table: DeltaTable, before: Snapshot | None) 
         return replace(write, options=options)
     if not _leaves_table(write, before):
         check_owner(table, before, write.asset_key, options, write.commit_info)
+        recorded = before.metadata.configuration.get(READERS_PROPERTY, "")
+        if readers is not None and readers != recorded:
+            record_property(table, READERS_PROPERTY, readers, write.commit_info)
     return write
 
 
@@ -373,7 +388,14 @@ def _name_present(write: AssetWrite) -> str:
 def _find_warnings(
     write: AssetWrite, result: CommitResult, differing: Mapping[str, tuple[str | None, str]]
 ) -> Iterator[str]:
-    """What an existing table does not take from the rows and the options."""
+    """What an existing table does not take from the rows and the options, and what the properties
+    of a new one mean for other programs.
+    """
+    is_new = result.version == 0 and not result.skipped
+    if is_new and (
+        lines := lines_about_properties(result.snapshot, write.options.table_properties)
+    ):
+        yield "\n".join((f"the new table of {write.name}:", *lines))
     if null := result.null_columns:
         yield (
             f"the rows of {write.name} lack columns of its table, which are null in them: "

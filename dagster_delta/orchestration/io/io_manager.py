@@ -75,6 +75,7 @@ from dagster_delta.orchestration.table_metadata import (
     declared_location,
 )
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.programs import known_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +144,12 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     table_properties: dict[str, str] = Field(
         default={}, description="Table properties of new tables."
     )
+    readers: list[str] | None = Field(
+        default=None,
+        description="Other programs that read the tables, such as deltalake and DuckDB: a change "
+        "after which one of them gives wrong rows without an error is refused. It becomes the "
+        "table property dagsterDelta.readers. Default: the programs that each table names.",
+    )
     custom_metadata: dict[str, str] = Field(
         default={}, description="Recorded in the commitInfo of every commit."
     )
@@ -175,6 +182,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         # Fail at definition time, before the first input without an annotation.
         if type(default := data.get("default_load_type")) is str:
             handler_named(default, (*type(self).type_handlers(), *TABLE_TYPES))
+        if isinstance(readers := data.get("readers"), list):
+            known_readers(readers)
         super().__init__(**data)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:  # noqa: ANN401
@@ -389,6 +398,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             schema_mode=self.schema_mode,
             schema=self.schema_,
             table_properties=self.table_properties,
+            readers=None if self.readers is None else tuple(self.readers),
             custom_metadata=self.custom_metadata,
             merge_config=self.merge_config,
             show_history=self.show_history,

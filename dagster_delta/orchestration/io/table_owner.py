@@ -55,11 +55,17 @@ def check_owner(
         raise _refusal(asset_key or "this output", owner, snapshot)
     if wanted is None:
         return
+    record_property(table, OWNER_PROPERTY, wanted, commit_info)
+
+
+def record_property(
+    table: DeltaTable, key: str, wanted: str, commit_info: Mapping[str, object]
+) -> None:
+    """Set a property of a table, which another run of the asset may do too."""
     try:
-        table.set_properties({OWNER_PROPERTY: wanted}, commit_info=commit_info)
+        table.set_properties({key: wanted}, commit_info=commit_info)
     except CommitConflict:
-        # Another run of the asset may have done it.
-        if table.refresh().metadata.configuration.get(OWNER_PROPERTY) != wanted:
+        if table.refresh().metadata.configuration.get(key) != wanted:
             raise
 
 

@@ -361,6 +361,11 @@ class RestoreConfig(OperationConfig):
         default=True,
         description="Only report what would change. Set to false to commit the restored version.",
     )
+    force: bool = Field(
+        default=False,
+        description="Whether to restore a version of which readers that the table names "
+        "(dagsterDelta.readers) give wrong rows without an error.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Restore a table to an older version, or report what that would change."""
@@ -654,4 +659,6 @@ _FACTS: Mapping[str, Callable[[TableHealth], str]] = {
     "commits since checkpoint": lambda health: f"{health.commits_since_checkpoint:,}",
     "damaged files of the log": lambda health: f"{len(health.damaged_log_files):,}",
     "commits that removed removed files": lambda health: f"{len(health.repeated_removals):,}",
+    "misread by": lambda health: ", ".join(health.misread_by) or "no measured program",
+    "not read by": lambda health: ", ".join(health.refused_by) or "no measured program",
 }

@@ -55,6 +55,7 @@ def alter(
     *,
     dry_run: bool = False,
     enable_features: bool = False,
+    force: bool = False,
     existing_rows: ExistingRows = "rewrite",
     engine: EngineName | None = None,
     batch_bytes: int | None = None,
@@ -82,6 +83,8 @@ def alter(
             names the table features that it needs and what has to be enabled first.
         enable_features: whether column mapping (needed to drop and rename columns) and type
             widening may be enabled for the whole table; older clients then cannot read it.
+        force: whether to make a change after which readers that the table names (property
+            `dagsterDelta.readers`) give wrong rows without an error.
         existing_rows: the value of existing rows in a new column with a default. `rewrite`: the
             default; their files are rewritten in this commit. `lazy`: the default, filled in by
             readers, and files are unchanged; it needs a reader feature of this library, so
@@ -115,6 +118,7 @@ def alter(
     options = SchemaChangeOptions(
         dry_run=dry_run,
         enable_features=enable_features,
+        force=force,
         existing_rows=existing_rows,
         engine=engine,
         batch_bytes=batch_bytes,
@@ -195,6 +199,7 @@ class _Statement:
             request,
             on_error=options.on_error,
             enable_features=options.enable_features,
+            force=options.force,
             is_allowed=options.allow_column_changes,
         )
         try:

@@ -61,6 +61,7 @@ class AlterOptions(TypedDict, total=False):
 
     dry_run: bool
     enable_features: bool
+    force: bool
     engine: EngineName | None
     commit_info: Mapping[str, object] | None
     on_progress: Callable[[int, int], None] | None
@@ -75,6 +76,7 @@ class SchemaChangeOptions(msgspec.Struct, frozen=True):
 
     existing_rows: ExistingRows = "rewrite"
     enable_features: bool = False
+    force: bool = False
     engine: Literal["arrow", "spark"] | None = None
     dry_run: bool = False
     commit_info: Mapping[str, object] | None = None
@@ -200,7 +202,7 @@ class SchemaChange:
                 table=snapshot.store.location.uri,
             )
         transaction = Transaction(snapshot.store, snapshot, clock=self._clock)
-        stage_configuration_change(transaction, plan.after)
+        stage_configuration_change(transaction, plan.after, force=self._options.force)
         transaction.stage_domain(*plan.domains.values())
         metrics: dict[str, int | str] = {}
         if plan.rewrites_data:
@@ -255,7 +257,9 @@ def check_unknown_to_files(
         )
 
 
-def stage_configuration_change(transaction: Transaction, configuration: TableConfiguration) -> None:
+def stage_configuration_change(
+    transaction: Transaction, configuration: TableConfiguration, *, force: bool = False
+) -> None:
     """Stage a configuration on an existing table, and the changes that its files need for it.
 
     Files get row ids if row tracking begins with it. The transaction then depends on every file.
@@ -263,7 +267,7 @@ def stage_configuration_change(transaction: Transaction, configuration: TableCon
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the configuration was planned on one
     old = snapshot.configuration
-    transaction.stage_configuration(configuration)
+    transaction.stage_configuration(configuration, force=force)
     if iceberg_compat_version(configuration) not in (None, iceberg_compat_version(old)):
         _check_files_for_iceberg(snapshot, configuration)
         transaction.depend_on(ReadScope(whole_table=True))

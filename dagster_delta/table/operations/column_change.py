@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
@@ -116,6 +117,7 @@ def change_column(
     nullable: bool | None = None,
     position: str | None = None,
     enable_features: bool = False,
+    force: bool = False,
     batch_bytes: int | None = None,
     engine: str | None = None,
     commit_info: Mapping[str, object] | None = None,
@@ -141,6 +143,7 @@ def change_column(
         position: `FIRST`, or the name of the column to place it after; None keeps the position.
         enable_features: whether to enable what the table lacks for this: the switch
             `dagsterDelta.enableColumnChange` and column mapping.
+        force: as for `alter`.
         batch_bytes: size of the data files that are rewritten in one commit; 1 GiB.
         engine: `arrow` in this process (the default), or `spark` on the executors of the active
             session.
@@ -170,6 +173,7 @@ def change_column(
     )
     # This comes first, so that invalid arguments are refused before anything is committed.
     job = _make_job(engine, batch_bytes, commit_info, on_progress)
+    request = replace(request, force=force)
     begun = begin_column_change(table._existing(), request, clock=now_ms, commit_info=commit_info)
     return table._adopt(job.run(table._adopt(begun).snapshot))
 
@@ -382,7 +386,7 @@ def begin_column_change(
     def begin(newest: Snapshot) -> CommitResult:
         plan = plan_for(newest, request)
         transaction = Transaction(newest.store, newest, clock=clock)
-        transaction.stage_configuration(plan.prepared)
+        transaction.stage_configuration(plan.prepared, force=request.force)
         parameters = _describe_change(plan.change, "prepared")
         return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.evolution.programs import readers_with
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.log.columns import partition_texts
 from dagster_delta.table.log.reader import find_segment
@@ -61,6 +62,12 @@ class TableHealth(msgspec.Struct, frozen=True):
     """Versions of commits that removed files which were removed before: rows may be in the table
     twice. Only the commits that this version was read from are compared; FSCK compares all."""
 
+    misread_by: tuple[str, ...] = ()
+    """Other programs that give wrong rows of such a table without an error, with their versions: of
+    those that the property `dagsterDelta.readers` names, or of all that were measured."""
+    refused_by: tuple[str, ...] = ()
+    """The same for programs that cannot read it."""
+
     @property
     def average_file_bytes(self) -> float:
         """Mean size of a file; 0 if there are no files."""
@@ -111,6 +118,8 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         damaged_log_files=snapshot.damaged_log_files,
         repeated_removals=snapshot.repeated_removals(),
+        misread_by=readers_with(snapshot.configuration, "wrong"),
+        refused_by=readers_with(snapshot.configuration, "refused"),
     )
 
 

@@ -23,6 +23,7 @@ def set_properties(
     table: TableHandle,
     properties: Mapping[str, object],
     *,
+    force: bool = False,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
     """Set table properties, together with the protocol changes they need, in one commit.
@@ -36,6 +37,7 @@ def set_properties(
     Args:
         properties: values by name, text, numbers or booleans; `delta.*` names are checked,
             others are the user's own. `delta.feature.<name> = supported` enables a feature.
+        force: as for `alter`.
         commit_info: recorded in the commitInfo beside this library's own fields.
 
     Raises:
@@ -46,7 +48,7 @@ def set_properties(
         CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
     """
     action = actions.SetProperties(properties)
-    return change_table(table, action, commit_info=commit_info)
+    return change_table(table, action, force=force, commit_info=commit_info)
 
 
 def unset_properties(

@@ -23,6 +23,7 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
+from dagster_delta.evolution.programs import READERS_PROPERTY
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
@@ -55,6 +56,7 @@ _KEPT_PREFIXES = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablement",
     CHECKPOINT_PROTECTION_KEY,
+    READERS_PROPERTY,
 )
 _NO_ID, _SEPARATOR = string_column(["", "\0"])
 
@@ -64,6 +66,7 @@ def restore(
     version: int | None = None,
     timestamp: datetime | str | int | None = None,
     *,
+    force: bool = False,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
     """Restore the table to an older version: rows, schema and properties.
@@ -78,6 +81,8 @@ def restore(
         version: the version to restore.
         timestamp: instead: the latest version committed at or before it, spelled as for
             `snapshot`.
+        force: whether to restore a version of which readers that the table names (property
+            `dagsterDelta.readers`) give wrong rows without an error.
         commit_info: recorded in the commitInfo beside this library's own fields.
 
     Raises:
@@ -93,13 +98,14 @@ def restore(
     by_timestamp = None if timestamp is None else str(timestamp)
     if not plan.changes_anything:
         return CommitResult(plan.before.version, {}, plan.before, skipped=True)
-    result = _commit_plan(plan, by_timestamp, commit_info)
+    result = _commit_plan(plan, by_timestamp, commit_info, force=force)
     try:
         _check_not_vacuumed(plan, result, now_ms())
     except DeltaError as error:
         error.version = result.version
         try:
-            back = _commit_plan(compare_versions(result.snapshot, plan.before), None, commit_info)
+            earlier = compare_versions(result.snapshot, plan.before)
+            back = _commit_plan(earlier, None, commit_info, force=True)
         except DeltaError as failure:
             error.message += f"; version {result.version} could not be taken back: {failure}"
         else:
@@ -177,11 +183,13 @@ def _commit_plan(
     plan: RestorePlan,
     by_timestamp: str | None,
     commit_info: Mapping[str, object] | None,
+    *,
+    force: bool,
 ) -> CommitResult:
     """Commit the older state; `by_timestamp` is the timestamp that selected its version."""
     transaction = Transaction(plan.before.store, plan.before)
     transaction.depend_on(ReadScope(whole_table=True))
-    transaction.stage_configuration(plan.configuration)
+    transaction.stage_configuration(plan.configuration, force=force)
     adds: Sequence[AddFile] = [
         *added_again(plan.returning),
         *added_again(plan.renumbered, data_change=False),

@@ -19,6 +19,7 @@ from dagster_delta.errors import (
     InvalidTable,
     UnsupportedFeature,
 )
+from dagster_delta.evolution.programs import check_readers
 from dagster_delta.protocol.actions import (
     AddCDCFile,
     AddFile,
@@ -141,10 +142,14 @@ class Transaction:
                 version=self.read_version,
             )
 
-    def stage_configuration(self, configuration: TableConfiguration) -> None:
-        """Add protocol and metadata to the commit, if they change.
+    def stage_configuration(
+        self, configuration: TableConfiguration, *, force: bool = False
+    ) -> None:
+        """Add protocol and metadata to the commit, if they change. `force` allows that readers
+        which the table names give wrong rows of it.
 
         Raises:
+            SchemaChangeRefused: such a reader would give wrong rows without an error.
             InvalidArgument: the table is to stay readable as Iceberg, and would not.
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
         """
@@ -153,6 +158,9 @@ class Transaction:
             version=0 if self.read_version is None else self.read_version + 1,
         )
         check_iceberg_compat(configuration)
+        if not force:
+            before = None if self.snapshot is None else self.snapshot.configuration
+            check_readers(before, configuration, table=self.store.location.uri)
         self._staged = configuration
 
     def stage_high_water_marks(self, marks: Mapping[str, int]) -> None:

@@ -1,0 +1,384 @@
+"""Which other programs read and write a table rightly, as measured on tables like it.
+
+`python -m tests.readers` asks the programs, and writes `programs.json`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.required_protocol import required_features
+from dagster_delta.nearest_name import nearest_name
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.features.registry import effective_features, find_feature
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import type_changes
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    walk_fields,
+)
+
+PROGRAMS_FILE = Path(__file__).with_name("programs.json")
+READERS_PROPERTY = "dagsterDelta.readers"
+"""Table property: the programs that read the table, separated by commas."""
+
+Act = Literal["rows", "count", "filter", "changes", "time travel", "append"]
+"""What a program does with a table; `rows` is a scan without a filter."""
+
+Verdict = Literal["wrong", "refused", "ended", "not offered"]
+"""`wrong`: other rows, or wrong rows stored, without an error. `ended`: no answer in time, or the
+process ended."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """When a program was asked."""
+
+    version: str
+    date: dt.date
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a program does not do rightly with a table. What no cell names is right."""
+
+    table: str
+    program: str
+    act: Act
+    verdict: Verdict
+    detail: str
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a program does wrongly, in words."""
+
+    tables: str
+    """A name, or a pattern of names with `*`."""
+    program: str
+    """The same."""
+    is_append: bool
+    text: str
+
+    def is_about(self, table: str, program: str, *, is_append: bool) -> bool:
+        """Whether it explains what a program does wrongly with a table."""
+        fits = fnmatchcase(table, self.tables) and fnmatchcase(program, self.program)
+        return fits and self.is_append == is_append
+
+
+class Programs(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was measured."""
+
+    programs: dict[str, Measured] = {}
+    tables: tuple[str, ...] = ()
+    """The tables that were written and asked about, each with one feature."""
+    appended: tuple[str, ...] = ()
+    """Those to which the programs appended."""
+    instead: dict[str, str] = {}
+    """What to do in place of a change, by pattern of the tables that it leads to."""
+    notes: tuple[Note, ...] = ()
+    cells: tuple[Cell, ...] = ()
+
+    def version_of(self, program: str) -> str:
+        """Name and version."""
+        return f"{program} {self.programs[program].version}"
+
+    def verdicts(self, table: str, *, appends: bool) -> dict[str, Verdict]:
+        """By program, the worst of what it does with such a table, if that is not right."""
+        found: dict[str, tuple[int, Verdict]] = {}
+        # What every table of these types meets is no effect of the feature.
+        base = _BASES.get(table)
+        known = {
+            (cell.program, cell.act, cell.verdict) for cell in self.cells if cell.table == base
+        }
+        for cell in self.cells:
+            if cell.table != table or (cell.act == "append") != appends:
+                continue
+            is_known = (cell.program, cell.act, cell.verdict) in known
+            if cell.verdict == "not offered" or is_known:
+                continue
+            # Who refuses the rows shows no wrong ones.
+            is_wrong, is_of_rows = cell.verdict == "wrong", cell.act == "rows"
+            rank = 1 if is_wrong else 2 * is_of_rows
+            found[cell.program] = max(
+                found.get(cell.program, (-1, cell.verdict)), (rank, cell.verdict)
+            )
+        return {program: verdict for program, (_, verdict) in found.items()}
+
+    def note_on(self, table: str, program: str, *, is_append: bool) -> str:
+        """What a program does wrongly with such a table."""
+        return next(
+            note.text for note in self.notes if note.is_about(table, program, is_append=is_append)
+        )
+
+    def way_around(self, table: str) -> str | None:
+        """What to do instead, if anything else helps."""
+        return next((text for key, text in self.instead.items() if fnmatchcase(table, key)), None)
+
+
+@cache
+def load_programs() -> Programs:
+    """What was measured."""
+    return msgspec.json.decode(PROGRAMS_FILE.read_bytes(), type=Programs)
+
+
+# What a table is like
+
+_NESTED, _FLAT = "column mapping by name", "column mapping without nested columns"
+_BASES = dict.fromkeys(
+    (
+        _NESTED,
+        "column mapping by id",
+        "column mapping that came with a rename",
+        "widened: in a struct to a decimal",
+    ),
+    "nested types",
+)
+ADDED_COLUMN = "column added later"
+SHALLOW_CLONE = "shallow clone"
+_BY_FEATURE = {
+    "allowColumnDefaults": ("column default",),
+    "changeDataFeed": ("change data feed",),
+    "checkConstraints": ("CHECK constraint", "row against a CHECK"),
+    "clustering": ("clustering",),
+    "dagsterDelta.existingDefaults": ("default for existing rows",),
+    "deletionVectors": ("deletion vectors",),
+    "generatedColumns": ("generated column",),
+    "identityColumns": ("identity column",),
+    "inCommitTimestamp": (
+        "in-commit timestamps",
+        "in-commit timestamps on a copied log, time travel by timestamp",
+    ),
+    "invariants": ("NOT NULL column",),
+    "rowTracking": ("row tracking",),
+    "timestampNtz": ("timestamp_ntz",),
+    "typeWidening": ("type widening without a wider column",),
+    "v2Checkpoint": ("V2 checkpoint",),
+    "vacuumProtocolCheck": ("VACUUM protocol check",),
+    "variantType": ("variant",),
+}
+_SQL_NAMES = {"integer": "int", "long": "bigint"}
+
+
+def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
+    """The measured tables that have what this table has."""
+    schema = configuration.schema
+    used = required_features(schema, configuration.metadata.configuration)
+    names: list[str] = []
+    for feature in sorted(effective_features(configuration.protocol)):
+        row = find_feature(feature)
+        # Legacy versions imply features that no column or property uses.
+        if feature in used or row is None or row.legacy_writer_version is None:
+            names += _BY_FEATURE.get(feature, ())
+    names += _mappings(configuration)
+    for path, field in walk_fields(schema):
+        names += (
+            _widening(change.from_type, change.to_type, is_nested=len(path) > 1)
+            for change in type_changes(field)
+        )
+    for name in configuration.partition_columns:
+        names.append(f"partitioned by {_type_name(schema.field(name).data_type)}")
+    if any(field.name.rpartition(".")[0] in schema.names for field in schema if "." in field.name):
+        names.append("column c.d beside a struct c")
+    return tuple(dict.fromkeys(names))
+
+
+def _mappings(configuration: TableConfiguration) -> Iterator[str]:
+    mode, schema = configuration.column_mapping_mode, configuration.schema
+    if mode == "id":
+        yield "column mapping by id"
+    elif mode == "name":
+        # Columns that were there before the mapping keep their names in the files.
+        came_later = any(not _file_name(field).startswith("col-") for field in schema)
+        is_flat = all(isinstance(field.data_type, PrimitiveType | DecimalType) for field in schema)
+        if came_later:
+            yield "column mapping that came with a rename"
+        else:
+            yield _FLAT if is_flat else _NESTED
+
+
+def _widening(old: DataType, new: DataType, *, is_nested: bool) -> str:
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return f"widened: decimal {'precision' if old.scale == new.scale else 'scale'}"
+    names = f"{_type_name(old)} to {_type_name(new)}"
+    if is_nested and names.endswith(("decimal", "timestamp_ntz")):
+        return "widened: in a struct to a decimal"
+    return f"widened: {names}"
+
+
+def _type_name(data_type: DataType) -> str:
+    name = str(data_type).partition("(")[0]
+    return _SQL_NAMES.get(name, name)
+
+
+# What a change means for other programs
+
+
+def changed_tables(before: TableConfiguration | None, after: TableConfiguration) -> tuple[str, ...]:
+    """The measured tables that a table is like after a change, and was not before."""
+    had = () if before is None else similar_tables(before)
+    names = [name for name in similar_tables(after) if name not in had]
+    if before is not None and _adds_column(before.schema, after.schema):
+        names.append(ADDED_COLUMN)
+    return tuple(names)
+
+
+def _adds_column(before: StructType, after: StructType) -> bool:
+    old = {_file_name(field) for field in before} | set(before.names)
+    return any(not {_file_name(field), field.name} & old for field in after)
+
+
+def _file_name(field: StructField) -> str:
+    return str(field.metadata.get(PHYSICAL_NAME_KEY, field.name))
+
+
+def program_lines(before: TableConfiguration | None, after: TableConfiguration) -> Iterator[str]:
+    """What a change means for other programs, as list items: those that go wrong without an error
+    first. Nothing if it means nothing.
+    """
+    for table in changed_tables(before, after):
+        yield from _lines_of(table)
+    if refusal := find_blinded(before, after):
+        yield f"- **refused**: {refusal}"
+
+
+def _lines_of(table: str) -> Iterator[str]:
+    known = load_programs()
+    reads = known.verdicts(table, appends=False)
+    appends = known.verdicts(table, appends=True)
+    parts = {
+        "**wrong without an error**": _with_notes(known, table, reads, is_append=False),
+        "**store wrong rows**": _with_notes(known, table, appends, is_append=True),
+        "cannot read": _with_verdict(known, reads, "refused", "ended"),
+        "cannot append": _with_verdict(known, appends, "refused", "ended"),
+    }
+    said = [f"  - {what}: {', '.join(names)}" for what, names in parts.items() if names]
+    if said:
+        yield f"- other programs, of a table with `{table}`:"
+        yield from said
+        if (instead := known.way_around(table)) is not None:
+            yield f"  - instead: {instead}"
+
+
+def _with_notes(
+    known: Programs, table: str, verdicts: Mapping[str, Verdict], *, is_append: bool
+) -> tuple[str, ...]:
+    return tuple(
+        f"{known.version_of(program)} ({known.note_on(table, program, is_append=is_append)})"
+        for program, verdict in sorted(verdicts.items())
+        if verdict == "wrong"
+    )
+
+
+def _with_verdict(
+    known: Programs, verdicts: Mapping[str, Verdict], *wanted: Verdict
+) -> tuple[str, ...]:
+    return tuple(
+        known.version_of(program)
+        for program, verdict in sorted(verdicts.items())
+        if verdict in wanted
+    )
+
+
+# Who reads a table
+
+
+def readers_with(
+    configuration: TableConfiguration, verdict: Literal["wrong", "refused"]
+) -> tuple[str, ...]:
+    """Programs with their versions that give wrong rows of a table without an error, or cannot read
+    it: of those that the table names as its readers, or of all.
+    """
+    known = load_programs()
+    named = _readers_of(configuration) or tuple(known.programs)
+    found = _verdicts_by_program(configuration)
+    return tuple(
+        known.version_of(program)
+        for program in named
+        if (verdict == "wrong") == ("wrong" in found.get(program, {}).values())
+        and found.get(program)
+    )
+
+
+def _verdicts_by_program(
+    configuration: TableConfiguration,
+) -> dict[str, dict[str, Verdict]]:
+    """By program: what is not right when it reads tables that have what this one has."""
+    found: dict[str, dict[str, Verdict]] = {}
+    for table in similar_tables(configuration):
+        for program, verdict in load_programs().verdicts(table, appends=False).items():
+            found.setdefault(program, {})[table] = verdict
+    return found
+
+
+def known_readers(names: Iterable[str]) -> tuple[str, ...]:
+    """The programs of these names, as they were measured. Raises InvalidArgument for others."""
+    known = {name.lower(): name for name in load_programs().programs}
+    found = []
+    for name in names:
+        if (lowered := name.strip().lower()) not in known:
+            close = nearest_name(name, known.values())
+            hint = f"did you mean {close}?" if close else f"they are {', '.join(known.values())}"
+            raise InvalidArgument(f"{name} is none of the programs that were measured; {hint}")
+        found.append(known[lowered])
+    return tuple(dict.fromkeys(found))
+
+
+def find_blinded(before: TableConfiguration | None, after: TableConfiguration) -> str:
+    """Which of the readers that the table names would read it wrongly without an error after a
+    change, and do not yet, as a sentence; empty for none.
+    """
+    if not (readers := _readers_of(after)):
+        return ""
+    known = load_programs()
+    had: dict[str, dict[str, Verdict]] = {}
+    if before is not None:
+        earlier = _readers_of(before)
+        had = {
+            name: found for name, found in _verdicts_by_program(before).items() if name in earlier
+        }
+    found = _verdicts_by_program(after)
+    said = [
+        f"{known.version_of(name)}, {table}: {known.note_on(table, name, is_append=False)}"
+        for name in readers
+        for table, verdict in found.get(name, {}).items()
+        if verdict == "wrong" and table not in had.get(name, {})
+    ]
+    if not said:
+        return ""
+    return (
+        f"{READERS_PROPERTY} names readers of this table that would give wrong rows without an "
+        f"error: {'; '.join(said)}"
+    )
+
+
+def _readers_of(configuration: TableConfiguration | None) -> tuple[str, ...]:
+    if configuration is None:
+        return ()
+    named = configuration.metadata.configuration.get(READERS_PROPERTY, "")
+    return known_readers(filter(str.strip, named.split(",")))
+
+
+def check_readers(
+    before: TableConfiguration | None, after: TableConfiguration, *, table: str
+) -> None:
+    """Refuse a change after which a reader that the table names gives wrong rows silently.
+
+    Raises:
+        SchemaChangeRefused: there is such a reader.
+    """
+    if refusal := find_blinded(before, after):
+        raise SchemaChangeRefused(
+            f"{refusal}; pass force=True where the statement takes it, take the reader out of the "
+            "property, or leave the change out",
+            table=table,
+        )

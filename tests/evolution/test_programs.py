@@ -1,0 +1,188 @@
+"""What plans say about other programs, and which changes they refuse for the readers of a table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import Column, DeltaTable, Identity
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.programs import (
+    load_programs,
+    program_lines,
+    readers_with,
+    similar_tables,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
+WIDENING = {"delta.enableTypeWidening": "true"}
+
+
+def table(path: Path, **properties: str) -> DeltaTable:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    created = DeltaTable.create(str(path / "t"), ROWS.schema, properties=named)
+    created.append(ROWS)
+    return created
+
+
+def configuration(path: Path, **options: object) -> TableConfiguration:
+    columns = options.pop("columns", None) or ROWS.schema
+    created = DeltaTable.create(str(path / "t"), columns, **options)  # type: ignore[arg-type]
+    return created.snapshot().configuration
+
+
+@pytest.mark.parametrize(
+    ("options", "like"),
+    [
+        ({}, ()),
+        ({"properties": {"delta.enableDeletionVectors": "true"}}, ("deletion vectors",)),
+        (
+            {"properties": {"delta.columnMapping.mode": "name"}},
+            ("column mapping without nested columns",),
+        ),
+        ({"properties": {"delta.columnMapping.mode": "id"}}, ("column mapping by id",)),
+        ({"properties": {"delta.checkpointPolicy": "v2"}}, ("V2 checkpoint",)),
+        ({"properties": {"delta.enableChangeDataFeed": "true"}}, ("change data feed",)),
+        ({"properties": {"delta.enableRowTracking": "true"}}, ("row tracking",)),
+        ({"cluster_by": ["id"]}, ("clustering",)),
+        ({"partition_by": ["id"]}, ("partitioned by int",)),
+        ({"columns": [Column("c", "TIMESTAMP_NTZ")]}, ("timestamp_ntz",)),
+        ({"columns": [Column("c", "VARIANT")]}, ("variant",)),
+        ({"columns": [Column("c", "INT", default="1")]}, ("column default",)),
+        ({"columns": [Column("c", "INT", nullable=False)]}, ("NOT NULL column",)),
+        (
+            {"columns": [Column("c", "BIGINT", nullable=False, identity=Identity())]},
+            ("NOT NULL column", "identity column"),
+        ),
+    ],
+    ids=str,
+)
+def test_a_table_is_like_the_measured_ones_with_its_features(
+    options: dict[str, object], like: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = similar_tables(configuration(tmp_path, **options))
+    assert sorted(found) == sorted(like)
+    assert set(found) <= set(load_programs().tables)
+
+
+@pytest.mark.parametrize("new_type", ["BIGINT", "DOUBLE", "DECIMAL(12,2)"])
+@pytest.mark.parametrize("old_type", [pa.int8(), pa.int16(), pa.int32()], ids=str)
+def test_each_widening_was_measured(old_type: pa.DataType, new_type: str, tmp_path: Path) -> None:
+    schema = pa.schema([("n", old_type)])
+    changed = DeltaTable.create(str(tmp_path / "t"), schema, properties=WIDENING)
+    changed.alter(f"ALTER COLUMN n TYPE {new_type}")
+    wider = [name for name in similar_tables(changed.snapshot().configuration) if ":" in name]
+    assert len(wider) == 1
+    assert set(wider) <= set(load_programs().tables)
+
+
+STATEMENTS = (
+    "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    "SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",
+    "SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",
+    "SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+    "RENAME COLUMN name TO label",
+    "ALTER COLUMN id TYPE BIGINT",
+    "ADD COLUMN more INT",
+    "ADD CONSTRAINT small CHECK (id < 100)",
+    "ALTER COLUMN id SET DEFAULT 7",
+)
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_what_a_plan_warns_of_is_a_cell_that_was_measured(statement: str, tmp_path: Path) -> None:
+    plan = table(tmp_path).alter(statement, dry_run=True, enable_features=True).plan
+    known = load_programs()
+    like = None
+    warned = 0
+    for line in plan.to_markdown().splitlines():
+        if found := re.match(r"- other programs, of a table with `(.*)`:", line):
+            like = found[1]
+            continue
+        said = re.match(r"  - (.*?): (.*)", line)
+        if like is None or said is None or said[1] == "instead":
+            continue
+        verdicts = {"wrong"} if "wrong" in said[1] else {"refused", "ended"}
+        is_append = "append" in said[1] or "store" in said[1]
+        for name, measured in known.programs.items():
+            if f"{name} {measured.version}" in said[2]:
+                warned += 1
+                assert any(
+                    (cell.table, cell.program) == (like, name)
+                    and cell.verdict in verdicts
+                    and (cell.act == "append") == is_append
+                    for cell in known.cells
+                )
+    assert warned
+
+
+def test_a_plan_names_first_who_goes_wrong_without_an_error(tmp_path: Path) -> None:
+    plan = table(tmp_path).alter("RENAME COLUMN name TO label", dry_run=True, enable_features=True)
+    lines = plan.to_markdown().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("- other programs"))
+    assert "wrong without an error" in lines[start + 1]
+    assert "deltalake 1.6" in lines[start + 1]
+    assert any("cannot read: " in line and "polars" in line for line in lines[start:])
+    assert any("  - instead: " in line for line in lines[start:])
+
+
+def test_a_new_table_without_features_means_nothing_for_others(tmp_path: Path) -> None:
+    assert not list(program_lines(None, configuration(tmp_path)))
+
+
+def test_a_change_is_refused_that_a_named_reader_would_misread(tmp_path: Path) -> None:
+    changed = table(
+        tmp_path, dagsterDelta_readers="duckdb, Polars", delta_enableTypeWidening="true"
+    )
+    assert changed.metadata().configuration["dagsterDelta.readers"] == "DuckDB,polars"
+    changed.alter("ALTER COLUMN id TYPE BIGINT")
+    version = changed.version()
+    statement = "ALTER COLUMN id TYPE DECIMAL(22,2)"
+    assert "**refused**" in changed.alter(statement, dry_run=True).plan.to_markdown()
+    with pytest.raises(SchemaChangeRefused, match=r"DuckDB 1\..*force=True"):
+        changed.alter(statement)
+    assert changed.version() == version
+    changed.alter(statement, force=True)
+    # What is as it was does not stop later changes.
+    changed.alter("ADD COLUMN more INT")
+
+
+def test_readers_are_named_of_a_table_that_they_misread_by_force_only(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.alter("RENAME COLUMN name TO label", enable_features=True)
+    readers = {"dagsterDelta.readers": "deltalake"}
+    with pytest.raises(SchemaChangeRefused, match="to_pyarrow_table"):
+        changed.set_properties(readers)
+    changed.set_properties(readers, force=True)
+    changed.set_properties({"dagsterDelta.readers": "polars"})
+
+
+def test_restore_and_overwrite_ask_for_the_readers_too(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.alter("RENAME COLUMN name TO label", enable_features=True)
+    changed.alter("DROP FEATURE columnMapping")
+    changed.set_properties({"dagsterDelta.readers": "DuckDB"})
+    local = pa.table({"at": pa.array([1], pa.timestamp("us"))})
+    changed.set_properties({"dagsterDelta.readers": "chdb"})
+    with pytest.raises(SchemaChangeRefused, match="session's time zone"):
+        changed.overwrite(local, schema_mode="overwrite")
+
+
+def test_an_unknown_reader_is_refused_with_the_name_that_is_close(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="did you mean polars"):
+        table(tmp_path).set_properties({"dagsterDelta.readers": "polar"})
+
+
+def test_health_names_programs_that_misread_or_refuse_a_table(tmp_path: Path) -> None:
+    changed = table(tmp_path, delta_enableDeletionVectors="true")
+    health = changed.health()
+    assert any(name.startswith("chdb") for name in health.misread_by)
+    assert any(name.startswith("daft") for name in health.refused_by)
+    changed.set_properties({"dagsterDelta.readers": "polars"})
+    health = changed.health()
+    assert (health.misread_by, health.refused_by) == ((), ())
+    assert readers_with(changed.snapshot().configuration, "wrong") == ()
