@@ -19,7 +19,6 @@ from dagster_delta.errors import (
     InvalidTable,
     UnsupportedFeature,
 )
-from dagster_delta.evolution.programs import check_readers
 from dagster_delta.protocol.actions import (
     AddCDCFile,
     AddFile,
@@ -159,6 +158,9 @@ class Transaction:
         )
         check_iceberg_compat(configuration)
         if not force:
+            # Imported late: most commits change no configuration.
+            from dagster_delta.evolution.programs import check_readers
+
             before = None if self.snapshot is None else self.snapshot.configuration
             check_readers(before, configuration, table=self.store.location.uri)
         self._staged = configuration
