@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from dagster_delta.engines import rows_of_parts
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.evolution.column_rules import check_column_types
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.conditions import (
     NEVER,
@@ -164,6 +165,9 @@ class Slice(msgspec.Struct, frozen=True):
         """The columns with one value in each part. They partition a new table: a column with a
         range of values (a timestamp, the days of a month) would make a directory per value.
         """
+        if schema.fields:
+            # The columns of the slice are asked for their types next.
+            check_column_types(schema)
         boxes = self.find_boxes(self.parts, schema)
         columns = (
             schema.get(rows.column.strip("`"))

@@ -17,7 +17,6 @@ from dagster_delta.evolution import column_history
 from dagster_delta.evolution.column_history import ColumnDivergence as ColumnDivergence
 from dagster_delta.evolution.column_paths import dotted, not_null_sql
 from dagster_delta.evolution.column_rules import (
-    check_column_types,
     check_fields_of_structs,
     check_file_columns,
     check_nesting,
@@ -153,9 +152,6 @@ def _new_partition_columns(schema: StructType, options: WriteOptions) -> Sequenc
     # A table is clustered or partitioned, not both.
     if options.within is None or options.cluster_by or options.partition_by is not None:
         return options.partition_by or ()
-    if schema.fields:
-        # The columns of the slice are asked for their types next.
-        check_column_types(schema)
     return options.within.key_columns(schema)
 
 
