@@ -243,7 +243,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     write = _claim_table(write, table, before)
     try:
         if write.options.mode == "merge":
-            result = _merge(write, table, data)
+            result = _merge(write, table, data, creates_table=before is None)
         else:
             result = _append(write, table, data)
     except TableAlreadyExists as error:
@@ -319,7 +319,9 @@ def _append(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
     )
 
 
-def _merge(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
+def _merge(
+    write: AssetWrite, table: DeltaTable, data: object, *, creates_table: bool
+) -> CommitResult:
     options, within = write.options, write.within
     config = options.merge_config or MergeConfig()
     check_merge(options, (), asset=write.name)
@@ -328,7 +330,7 @@ def _merge(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
     columns = engine_for(data).schema_of(data)
     schema = StructType(tuple(c for c in columns if c.name not in write.control_columns))
     partition_by = options.partition_by
-    if partition_by is None and within is not None and not options.cluster_by:
+    if creates_table and within is not None and partition_by is None and not options.cluster_by:
         partition_by = within.key_columns(schema)
     builder = table.merge(
         data,
