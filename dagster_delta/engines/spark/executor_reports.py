@@ -84,7 +84,7 @@ def report(
 ) -> pa.RecordBatch:
     """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about what a task did."""
     encode = msgspec.msgpack.encode
-    return _batch(
+    return _build_batch(
         [
             *(("add", encode(file)) for file in files),
             *(("cdc", encode(file)) for file in change_files),
@@ -103,10 +103,10 @@ def reported(work: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         raise
     except DeltaError as error:
         facts = {name: getattr(error, name) for name in _FACTS}
-        return _batch([("error", msgspec.msgpack.encode((type(error).__name__, facts)))])
+        return _build_batch([("error", msgspec.msgpack.encode((type(error).__name__, facts)))])
 
 
-def _batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
+def _build_batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "kind": pa.array([kind for kind, _ in rows], pa.string()),

@@ -140,13 +140,13 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
             found = self.frame.select(ROW_NUMBER, *named).limit(_MAX_LISTED_ROWS + 1).toArrow()
             is_listed = found.num_rows <= _MAX_LISTED_ROWS
             if not is_listed:
-                found = self._bounds(columns)
+                found = self._collect_bounds(columns)
         count = found.num_rows if is_listed else int(found["rows"][0].as_py())
-        conditions = tuple(_conditions(keys, columns, found, is_listed=is_listed))
+        conditions = tuple(_find_key_conditions(keys, columns, found, is_listed=is_listed))
         asked = conditions if count else (FALSE,)
         return SourceSummary(count, asked, time.perf_counter())
 
-    def _bounds(self, keys: Mapping[int, Column]) -> pa.Table:
+    def _collect_bounds(self, keys: Mapping[int, Column]) -> pa.Table:
         functions = functions_of(self.frame)
         sums: list[Column] = [functions.count(functions.lit(1)).alias("rows")]
         for index, column in keys.items():
@@ -174,7 +174,7 @@ def _has_bounds(data_type: DataType) -> bool:
     return not hasattr(data_type, "fields") and data_type not in _UNBOUNDED
 
 
-def _conditions(
+def _find_key_conditions(
     keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, *, is_listed: bool
 ) -> Iterator[Typed]:
     for index, key in enumerate(keys):
@@ -214,13 +214,13 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
     def run(self) -> MergedRows:
         """Write the updated rows and the new rows."""
         with CreatedFiles(self.plan.target.store) as created:
-            changed = self._change(created)
-            inserted = self._insert(changed)
+            changed = self._change_rows(created)
+            inserted = self._insert_rows(changed)
             created.add(inserted.paths)
             table = self.plan.target.store.location.uri
             rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
             copied = self._copy_rest(rows, (*changed.files, *inserted.files), created)
-        counts = {index: count for index, count in self._counts(changed).items() if count}
+        counts = {index: count for index, count in self._count_changes(changed).items() if count}
         # A match in a file that is not rewritten also prevents the insert of a source row.
         used = self.plan.target.files["path"].to_pylist() if self._inserting else rows
         return MergedRows(
@@ -235,13 +235,13 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             high_water_marks=inserted.high_water_marks,
         )
 
-    def _change(self, created: CreatedFiles) -> WrittenChanges:
+    def _change_rows(self, created: CreatedFiles) -> WrittenChanges:
         if not self.plan.target.files.num_rows:
             return WrittenChanges()
         with spark_failures(table=self.plan.target.store.location.uri):
             if not self._changing:
-                return WrittenChanges(matched=collect_numbers(self._joined(), ROW_NUMBER))
-            frame, changes = self._joined(), self._changes()
+                return WrittenChanges(matched=collect_numbers(self._join_source(), ROW_NUMBER))
+            frame, changes = self._join_source(), self._list_changes()
         if self.plan.deletes_every_match and self._change_data is not None:
             frame, changes = self._without_doubles(frame, changes)
         written = write_changes(
@@ -250,7 +250,7 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
                 changes,
                 self.plan.data,
                 self._change_data,
-                old=lambda name: self._column(TARGET, name),
+                old=lambda name: self._column_of(TARGET, name),
                 with_positions=True,
                 source_number=ROW_NUMBER if self._inserting else None,
             ),
@@ -273,7 +273,7 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             return RewriteResult(written, (), 0, 0)
         return copy_rows(self.session, rest, written, created)
 
-    def _insert(self, changed: WrittenChanges) -> WrittenChanges:
+    def _insert_rows(self, changed: WrittenChanges) -> WrittenChanges:
         if not self._inserting or len(changed.matched) == self.plan.num_source_rows:
             return WrittenChanges()
         rows = self.source.frame
@@ -288,7 +288,7 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
                 self.plan.data,
                 # If a commit has change data files, the feed consists of them alone.
                 self._change_data if changed.rows else None,
-                old=lambda name: self._column(SOURCE, name),
+                old=lambda name: self._column_of(SOURCE, name),
             ),
             self.plan.target.store,
         )
@@ -335,10 +335,10 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
     def _inserting(self) -> list[MergeClause]:
         return [clause for _, clause in self.plan.clauses_of("not_matched")]
 
-    def _column(self, side: str, name: str) -> Column:
+    def _column_of(self, side: str, name: str) -> Column:
         return self._functions.col(f"{quote(self.plan.names.alias(side))}.{quote(name)}")
 
-    def _joined(self) -> DataFrame:
+    def _join_source(self) -> DataFrame:
         """Rows of the table with the rows of the source that match, or without any."""
         self._files  # noqa: B018  two files of one key would mix up their rows
         rows = read_frame(self.session, self.plan.target, with_positions=True)
@@ -354,9 +354,9 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
         lacking = self.plan.clauses_of("not_matched_by_source")
         condition = sql_column(self.plan.on, self._functions)
         joined = target.join(source, condition, "left" if lacking else "inner")
-        return self._scoped(joined, {name: hidden.get(name, name) for name in columns})
+        return self._add_scopes(joined, {name: hidden.get(name, name) for name in columns})
 
-    def _scoped(self, joined: DataFrame, stored: Mapping[str, str]) -> DataFrame:
+    def _add_scopes(self, joined: DataFrame, stored: Mapping[str, str]) -> DataFrame:
         """The rows with a struct for each alias, and the columns that need no alias: Spark finds a
         name in them as `MergeNames` does. It takes these columns under their alias, too, and not
         the fields of the structs, whose texts of CHAR(n) it would not pad.
@@ -366,17 +366,17 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
         names, functions = self.plan.names, self._functions
         of_target = names.scope("not_matched_by_source").names[1:]
         others = [name for name in names.scope("matched").names[2:] if name not in of_target]
-        target = [self._column(TARGET, stored[name]).alias(name) for name in stored]
-        source = [self._column(SOURCE, name).alias(name) for name in names.source.names]
+        target = [self._column_of(TARGET, stored[name]).alias(name) for name in stored]
+        source = [self._column_of(SOURCE, name).alias(name) for name in names.source.names]
         return joined.select(
             *(FILE_KEY, ROW_INDEX, ROW_NUMBER),
             functions.struct(*target).alias(names.alias(TARGET)),
             functions.struct(*source).alias(names.alias(SOURCE)),
-            *[self._column(TARGET, name) for name in of_target],
-            *[self._column(SOURCE, name) for name in others],
+            *[self._column_of(TARGET, name) for name in of_target],
+            *[self._column_of(SOURCE, name) for name in others],
         )
 
-    def _changes(self) -> list[RowChange]:
+    def _list_changes(self) -> list[RowChange]:
         is_matched = self._functions.col(ROW_NUMBER).isNotNull()
         return [
             self._row_change(clause, is_matched if clause.text.kind == "matched" else ~is_matched)
@@ -407,7 +407,7 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             for change in changes
         ]
 
-    def _counts(self, changed: WrittenChanges) -> dict[int, int]:
+    def _count_changes(self, changed: WrittenChanges) -> dict[int, int]:
         counts = {index: changed.counts[place] for place, (index, _) in enumerate(self._changing)}
         if self.plan.deletes_every_match:
             # Several source rows may have removed one row.
@@ -420,12 +420,12 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
         """Keys of some source rows that match the same row, as far as they are columns."""
         functions = self._functions
         wanted = functions.lit(False)
-        for change in self._changes():
+        for change in self._list_changes():
             wanted = wanted | functions.coalesce(change.applies, functions.lit(False))
         names = self.plan.condition.source_names or self.source.schema.names
-        shown = functions.struct(*[self._column(SOURCE, name).alias(name) for name in names])
+        shown = functions.struct(*[self._column_of(SOURCE, name).alias(name) for name in names])
         found = (
-            self._joined()
+            self._join_source()
             .where(wanted)
             .groupBy(FILE_KEY, ROW_INDEX)
             .agg(

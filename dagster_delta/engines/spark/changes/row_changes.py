@@ -75,9 +75,9 @@ def copy_rows(
     `created`: gets the new files, and has the written ones.
     """
     target_bytes = rewrite.data.target_file_size_bytes
-    staying = list(_staying(rewrite))
+    staying = list(_list_copied_files(rewrite))
     small = _small_files(written, staying, target_bytes)
-    groups = list(_packed([*staying, *map(_as_source, small)], target_bytes))
+    groups = list(_pack_files([*staying, *map(_as_source, small)], target_bytes))
     if not groups:
         return RewriteResult(tuple(written), (), 0, 0)
     tables = [pa.Table.from_pylist(group, COPIED_FILE_SCHEMA) for group in groups]
@@ -96,7 +96,7 @@ def copy_rows(
     )
 
 
-def _staying(rewrite: RowRewrite) -> Iterator[_CopiedFile]:
+def _list_copied_files(rewrite: RowRewrite) -> Iterator[_CopiedFile]:
     for row in rewrite.source.files.select(_COPIED_COLUMNS).to_pylist():
         matches = rewrite.matches.get(row["path"])
         # All rows of a file without an entry leave; they are read only to be recorded.
@@ -119,22 +119,22 @@ def _small_files(
 ) -> list[AddFile]:
     """The small files of partitions in which there is another file to write."""
     small = [file for file in written if file.size_bytes < _SMALL_SHARE * target_bytes]
-    others = {_partition(file["partition_values"]) for file in staying}
-    keys = [_partition(list(file.partition_values.items())) for file in small]
+    others = {_partition_of(file["partition_values"]) for file in staying}
+    keys = [_partition_of(list(file.partition_values.items())) for file in small]
     counts = Counter(keys)
     return [file for file, key in zip(small, keys, strict=True) if key in others or counts[key] > 1]
 
 
-def _packed(files: Sequence[_CopiedFile], target_bytes: int) -> Iterator[list[_CopiedFile]]:
+def _pack_files(files: Sequence[_CopiedFile], target_bytes: int) -> Iterator[list[_CopiedFile]]:
     """Groups of files of one partition, each of about the target size."""
     by_partition: dict[_Partition, list[_CopiedFile]] = {}
     for file in files:
-        by_partition.setdefault(_partition(file["partition_values"]), []).append(file)
+        by_partition.setdefault(_partition_of(file["partition_values"]), []).append(file)
     for some in by_partition.values():
         yield from split_by_size(some, itemgetter("size_bytes"), target_bytes)
 
 
-def _partition(values: Sequence[tuple[str, str | None]] | None) -> _Partition:
+def _partition_of(values: Sequence[tuple[str, str | None]] | None) -> _Partition:
     return tuple(sorted((name, text) for name, text in values or ()))
 
 
@@ -169,7 +169,7 @@ class _Rewriting:
         with CreatedFiles(self._store) as created:
             if not rewrite.assignments:
                 return copy_rows(self._session, rewrite, (), created)
-            changed = write_changes(self._changing(), self._store)
+            changed = write_changes(self._build_changing_rows(), self._store)
             created.add(changed.paths)
             self._check_rows(changed)
             copied = RewriteResult(changed.files, (), 0, 0)
@@ -181,7 +181,7 @@ class _Rewriting:
             copied, change_files=changed.change_files, num_changed_rows=changed.counts[0]
         )
 
-    def _changing(self) -> ChangingRows:
+    def _build_changing_rows(self) -> ChangingRows:
         rewrite = self._rewrite
         functions = functions_of(self._session)
         changed = RowChange(

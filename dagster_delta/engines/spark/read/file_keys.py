@@ -87,7 +87,7 @@ def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
     striped = length - length % 32
     if striped:
         words = np.ascontiguousarray(rows[:, :striped]).view("<u8")
-        state = _stripes(words)
+        state = _mix_stripes(words)
     else:
         state = np.full(count, _SEED + _P5, np.uint64)
     state = state + np.uint64(length)
@@ -99,15 +99,15 @@ def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
     if length - offset >= 4:
         half = np.ascontiguousarray(rows[:, offset : offset + 4]).view("<u4")[:, 0]
         state = state ^ (half.astype(np.uint64) * _P1)
-        state = _rotate(state, 23) * _P2 + _P3
+        state = _rotate_left(state, 23) * _P2 + _P3
         offset += 4
     for index in range(offset, length):
         state = state ^ (rows[:, index].astype(np.uint64) * _P5)
-        state = _rotate(state, 11) * _P1
-    return _avalanche(state)
+        state = _rotate_left(state, 11) * _P1
+    return _mix_bits(state)
 
 
-def _stripes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_stripes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     count = words.shape[0]
     lanes: list[NDArray[np.uint64]] = [
         np.full(count, start, np.uint64)
@@ -115,26 +115,26 @@ def _stripes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ]
     for index in range(0, words.shape[1], 4):
         for lane in range(4):
-            lanes[lane] = _rotate(lanes[lane] + words[:, index + lane] * _P2, 31) * _P1
-    state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7)
-    state = state + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
+            lanes[lane] = _rotate_left(lanes[lane] + words[:, index + lane] * _P2, 31) * _P1
+    state = _rotate_left(lanes[0], 1) + _rotate_left(lanes[1], 7)
+    state = state + _rotate_left(lanes[2], 12) + _rotate_left(lanes[3], 18)
     for lane_state in lanes:
-        state = (state ^ (_rotate(lane_state * _P2, 31) * _P1)) * _P1 + _P4
+        state = (state ^ (_rotate_left(lane_state * _P2, 31) * _P1)) * _P1 + _P4
     return state
 
 
 def _mix_long(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state = state ^ (_rotate(word * _P2, 31) * _P1)
-    return _rotate(state, 27) * _P1 + _P4
+    state = state ^ (_rotate_left(word * _P2, 31) * _P1)
+    return _rotate_left(state, 27) * _P1 + _P4
 
 
-def _avalanche(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state = (state ^ (state >> np.uint64(33))) * _P2
     state = (state ^ (state >> np.uint64(29))) * _P3
     return state ^ (state >> np.uint64(32))
 
 
-def _rotate(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+def _rotate_left(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
@@ -160,7 +160,7 @@ def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> 
     bucket_of_key = functions.pmod(key, functions.lit(count)).cast("int")
 
     def of_bucket(values: list[list[int]]) -> Column:
-        return functions.get(_constant(values, "array<array<bigint>>", session), bucket_of_key)
+        return functions.get(_make_constant(values, "array<array<bigint>>", session), bucket_of_key)
 
     position = functions.array_position(of_bucket(known), key).cast("int") - 1
     missed = functions.raise_error(
@@ -178,11 +178,11 @@ def value_of_file(
     `values`: of the files, in the order of their numbers.
     `kind`: their type in Spark SQL.
     """
-    table = _constant(values, f"array<{kind}>", session)
+    table = _make_constant(values, f"array<{kind}>", session)
     return functions_of(session).get(table, number.cast("int"))
 
 
-def _constant(values: Sequence[object], kind: str, session: SparkSession) -> Column:
+def _make_constant(values: Sequence[object], kind: str, session: SparkSession) -> Column:
     functions = functions_of(session)
     text = msgspec.json.encode(values).decode()
     if len(values) <= _MAX_LITERALS:

@@ -82,7 +82,7 @@ def are_in_directories(
     if None in patterns:
         return False
     return all(
-        _spells(directory.removeprefix(root + "/"), names, texts, patterns)
+        _spells_partition(directory.removeprefix(root + "/"), names, texts, patterns)
         for directory, *texts in expected
     )
 
@@ -97,7 +97,7 @@ def _trusted_text(field: StructField) -> re.Pattern[str] | None:
             return None
 
 
-def _spells(
+def _spells_partition(
     directory: str,
     names: Sequence[str],
     texts: Sequence[str | None],
@@ -160,8 +160,8 @@ def are_equal(values: pa.Table) -> bool:
 
 def partition_literal(values: pa.ChunkedArray, field: StructField, functions: ModuleType) -> Column:
     """The one partition value of files as a literal that no setting of the session changes."""
-    kind, (carried, *_) = _carried(values.slice(0, 1), field)
-    return _uncarried(functions.lit(carried).cast(kind), field, functions)
+    kind, (carried, *_) = _to_carried(values.slice(0, 1), field)
+    return _from_carried(functions.lit(carried).cast(kind), field, functions)
 
 
 def partition_value(
@@ -171,12 +171,12 @@ def partition_value(
 
     `values`: of the files, in the order of their numbers.
     """
-    kind, carried = _carried(values, field)
+    kind, carried = _to_carried(values, field)
     found = value_of_file(number, carried, kind, session)
-    return _uncarried(found, field, functions_of(session))
+    return _from_carried(found, field, functions_of(session))
 
 
-def _carried(
+def _to_carried(
     values: pa.ChunkedArray, field: StructField
 ) -> tuple[str, list[str | int | bool | None]]:
     """Values in the form that JSON and literals hold exactly, and its type in Spark SQL."""
@@ -201,7 +201,7 @@ def _carried(
             return "string", [None if value is None else str(value) for value in values.to_pylist()]
 
 
-def _uncarried(carried: Column, field: StructField, functions: ModuleType) -> Column:
+def _from_carried(carried: Column, field: StructField, functions: ModuleType) -> Column:
     match str(field.data_type):
         case "timestamp":
             return functions.timestamp_micros(carried)

@@ -137,16 +137,18 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
     with_positions: bool
 
     def read(self) -> DataFrame:
-        parts = list(self._parts())
+        parts = list(self._read_parts())
         if not parts:
             fields = StructType(self._needed_fields)
-            return self.result(self.session.createDataFrame([], self._schema(fields)))
+            return self.result(self.session.createDataFrame([], self._make_read_schema(fields)))
         return self.result(reduce(lambda left, right: left.union(right), parts))
 
     def result(self, rows: DataFrame) -> DataFrame:
         """The rows that pass the filter, with the requested columns."""
         if any(map(is_declared, self._needed_fields)):
-            rows = rows.select(*map(self._declared, self._needed_fields), *self._position_names)
+            rows = rows.select(
+                *map(self._declare_column, self._needed_fields), *self._position_names
+            )
         if self.plan.where is not None:
             rows = rows.where(sql_column(self.plan.where.sql, functions_of(rows)))
         if self.plan.schema.fields == self._needed_fields and not any(
@@ -156,7 +158,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
         results = [self._result_column(field) for field in self.plan.schema]
         return rows.select(*results, *self._position_names)
 
-    def _parts(self) -> Iterator[DataFrame]:
+    def _read_parts(self) -> Iterator[DataFrame]:
         """The rows of all files, before the filter."""
         plain, with_vectors, by_arrow = _split_files(
             self.plan, StructType(self._unfilled_fields), native=self._is_native()
@@ -172,7 +174,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
     def _position_names(self) -> tuple[str, ...]:
         return (FILE_KEY, ROW_INDEX) if self.with_positions else ()
 
-    def _schema(self, columns: StructType) -> spark_types.StructType:
+    def _make_read_schema(self, columns: StructType) -> spark_types.StructType:
         schema = to_spark_schema(columns)
         for name in self._position_names:
             schema.add(name, "long")
@@ -189,7 +191,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             }
         )
 
-    def _declared(self, field: StructField) -> Column:
+    def _declare_column(self, field: StructField) -> Column:
         read = self._functions.col(quote(field.name))
         return declared_column(padded_column(read, field, self._functions), field)
 
@@ -253,7 +255,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
         path = spark_path(self.plan.store.resolve_uri(sample))
         return can_open(self.session, path, location=self.plan.store.location)
 
-    def _open(self, files: pa.Table, *, by_directory: bool) -> DataFrame:
+    def _open_files(self, files: pa.Table, *, by_directory: bool) -> DataFrame:
         """The data columns of files, and the partition columns as read from their directories."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
@@ -281,7 +283,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
         values = partition_table(files, self._partition_fields, configuration)
         is_one = are_equal(values)
         by_directory = not is_one and are_in_directories(files, paths, self._root, configuration)
-        rows = self._with_positions(self._open(files, by_directory=by_directory))
+        rows = self._with_positions(self._open_files(files, by_directory=by_directory))
         metadata = rows.metadataColumn("_metadata")
         if self._partition_fields and bitmaps is None and not (is_one or by_directory):
             # Spark makes all of `_metadata` for each row unless the query reads a part of it, and
@@ -308,9 +310,9 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             named[_ROW_NUMBER] = row_number(number, metadata.getField("row_index"))
             rows = without_deleted_rows(rows.withColumns(named), _ROW_NUMBER, bitmaps)
             partitions = {name: functions.col(names[name]) for name in partitions}
-        return self._logical(rows, partitions)
+        return self._select_logical(rows, partitions)
 
-    def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
+    def _select_logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""
         mode, functions = self.plan.configuration.column_mapping_mode, self._functions
         columns = [
@@ -347,7 +349,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             plan, files=FILE_SCHEMA.empty_table(), columns=columns, where=self._early_filter()
         )
         task = ReadTask(early, self.with_positions)
-        return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
+        return files.mapInArrow(task, self._make_read_schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:
         """The filter, if the Arrow engine evaluates it too: it saves rows."""
@@ -382,7 +384,7 @@ def _split_files(
     by_arrow = np.ones(len(paths), bool)
     if native:
         lacking = may_lack(files, columns, mode).to_numpy(zero_copy_only=False)
-        by_arrow = _misread(paths) | _without_bytes(paths) | lacking
+        by_arrow = _find_misread(paths) | _without_bytes(paths) | lacking
         if "selection" in files.column_names:
             by_arrow |= pc.is_valid(files["selection"]).to_numpy()
     if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
@@ -402,7 +404,7 @@ def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
     return flags
 
 
-def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+def _find_misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
     """Files whose name Spark misreads, and repeated files, which it would read twice."""
     seen: set[str] = set()
     flags = np.zeros(len(paths), bool)

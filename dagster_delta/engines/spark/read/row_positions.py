@@ -74,14 +74,14 @@ def without_deleted_rows(rows: DataFrame, name: str, bitmaps: Sequence[BitMap64]
     chunks = [
         ((file << (_FILE_BITS - _CHUNK_BITS)) + chunk, words)
         for file, bitmap in enumerate(bitmaps)
-        for chunk, words in _chunks(bitmap)
+        for chunk, words in _split_into_chunks(bitmap)
     ]
     return _without_marked(rows, name, chunks)
 
 
 def without_numbers(rows: DataFrame, name: str, marked: BitMap64) -> DataFrame:
     """The rows whose number, in the named column, is not in a bitmap."""
-    return _without_marked(rows, name, list(_chunks(marked)))
+    return _without_marked(rows, name, list(_split_into_chunks(marked)))
 
 
 def _without_marked(rows: DataFrame, name: str, chunks: Sequence[Chunk]) -> DataFrame:
@@ -126,14 +126,14 @@ def load_bitmaps(files: pa.Table, store: ObjectStore) -> list[BitMap64]:
         return list(pool.map(load, vectors, paths, num_rows))
 
 
-def _chunks(bitmap: BitMap64) -> Iterator[Chunk]:
+def _split_into_chunks(bitmap: BitMap64) -> Iterator[Chunk]:
     """The chunks in which the bitmap has a row."""
     rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
     for run in runs_of(rows >> _CHUNK_BITS):
-        yield int(rows[run.start] >> _CHUNK_BITS), _words(rows[run])
+        yield int(rows[run.start] >> _CHUNK_BITS), _pack_words(rows[run])
 
 
-def _words(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pack_words(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """A bit per row of one chunk, in order."""
     within = rows & (CHUNK_ROWS - 1)
     bits = np.zeros((int(within[-1]) // _WORD_BITS + 1) * _WORD_BITS, np.uint8)
@@ -179,7 +179,7 @@ def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
     The executors build the bitmaps; the driver gets one bit per row at most.
     """
     bitmaps: dict[int, BitMap64] = {}
-    for key, *bucket in _buckets(rows, ROW_INDEX, FILE_KEY).collect():
+    for key, *bucket in _build_buckets(rows, ROW_INDEX, FILE_KEY).collect():
         bitmaps[key] = bitmaps.get(key, BitMap64()) | _bucket_rows(*bucket)
     return bitmaps
 
@@ -188,11 +188,11 @@ def collect_numbers(rows: DataFrame, name: str) -> BitMap64:
     """The distinct numbers in a column of a frame, without nulls."""
     known = rows.where(functions_of(rows).col(name).isNotNull())
     return BitMap64.union(
-        BitMap64(), *(_bucket_rows(*bucket) for bucket in _buckets(known, name).collect())
+        BitMap64(), *(_bucket_rows(*bucket) for bucket in _build_buckets(known, name).collect())
     )
 
 
-def _buckets(rows: DataFrame, name: str, *keys: str) -> DataFrame:
+def _build_buckets(rows: DataFrame, name: str, *keys: str) -> DataFrame:
     functions = functions_of(rows)
     number = functions.col(name) + 1
     return rows.groupBy(*keys, functions.bitmap_bucket_number(number).alias(_BUCKET)).agg(

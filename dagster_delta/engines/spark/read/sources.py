@@ -61,7 +61,7 @@ def list_files(files: pa.Table) -> bytes:
     # Files with changed rows have no such column.
     has_times = "modification_time_ms" in files.column_names
     times_ms = files["modification_time_ms"].to_pylist() if has_times else [None] * len(files)
-    return b"\n".join([b"v1", *map(_entry, *columns, times_ms)])
+    return b"\n".join([b"v1", *map(_encode_entry, *columns, times_ms)])
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def list_directory(listed: bytes) -> Iterator[str]:
         yield spark_path(made)
 
 
-def _entry(path: str, size: int, time_ms: int | None) -> bytes:
+def _encode_entry(path: str, size: int, time_ms: int | None) -> bytes:
     scheme, _, location = path.partition(":")
     if scheme == "file":
         # Tables have many files, and creating a `Path` costs as much as the lookup.
@@ -181,7 +181,7 @@ def open_parquet(
     A classic session finds at once that a file is missing, except in an object store; Connect finds
     it when it reads the rows.
     """
-    reader = _reader(session, schema, location)
+    reader = _make_reader(session, schema, location)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
     paths = files[SPARK_PATH].to_pylist()
@@ -212,7 +212,7 @@ def open_parquet(
         raise failure from error
 
 
-def _reader(
+def _make_reader(
     session: SparkSession, schema: spark_types.StructType, location: StoreLocation
 ) -> DataFrameReader:
     reader = session.read.schema(schema).format(_parquet_source(session))
@@ -275,7 +275,7 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
         return True
     schema = types.StructType([types.StructField("a", types.LongType())])
     try:
-        _ = _reader(session, schema, location).load(path).schema
+        _ = _make_reader(session, schema, location).load(path).schema
     except (PySparkException, Py4JError) as error:
         # Anything else (a missing file, a refused login) is for the read itself to report.
         return not is_missing_file_system(error)

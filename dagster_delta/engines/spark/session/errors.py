@@ -65,7 +65,7 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
     """
     text = _text_with_causes(error)
     if match := _MISSING_MODULE.search(text):
-        return InvalidArgument(_missing(match["module"]), table=table)
+        return InvalidArgument(_describe_missing_module(match["module"]), table=table)
     if match := _STORAGE_FAILURE.search(text):
         return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
     if match := _DAMAGE.search(text):
@@ -106,7 +106,7 @@ def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
     )
 
 
-def _missing(module: str) -> str:
+def _describe_missing_module(module: str) -> str:
     install = "install dagster-delta-protocol into the Python of every worker"
     if module == "dagster_delta":
         mend = (

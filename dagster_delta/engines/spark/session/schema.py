@@ -71,18 +71,18 @@ def _spark_field(field: StructField) -> types.StructField:
 
 def _spark_schema(schema: StructType) -> types.StructType:
     """The Spark schema with the metadata of the fields: Spark's JSON of a schema is Delta's."""
-    json = data_type_to_json(_readable(schema))
+    json = data_type_to_json(_to_readable(schema))
     return types.StructType.fromJson(cast("dict[str, Any]", json))
 
 
-def _readable(data_type: DataType) -> DataType:
+def _to_readable(data_type: DataType) -> DataType:
     match data_type:
         case StructType(fields):
             return StructType(tuple(map(_readable_field, fields)))
         case ArrayType(element_type):
-            return ArrayType(_readable(element_type))
+            return ArrayType(_to_readable(element_type))
         case MapType(key_type, value_type):
-            return MapType(_readable(key_type), _readable(value_type))
+            return MapType(_to_readable(key_type), _to_readable(value_type))
         case PrimitiveType() if data_type.coordinates is not None:
             # Not every version of Spark has geospatial types: their values are WKB.
             return BINARY
@@ -101,7 +101,7 @@ def _readable_field(field: StructField) -> StructField:
             for path, name in collations.items()
             if path in texts
         }
-    return StructField(field.name, _readable(field.data_type), metadata=metadata)
+    return StructField(field.name, _to_readable(field.data_type), metadata=metadata)
 
 
 def _text_paths(data_type: DataType, path: str) -> Iterator[str]:
@@ -322,10 +322,10 @@ def logical_column(
         # Spark prunes nested columns by name and loses their ids, which silently makes them null;
         # it never prunes through a cast.
         return read.cast(to_spark_type(field.data_type))
-    return _renamed(read, field.data_type, mode, functions)
+    return _rename_fields(read, field.data_type, mode, functions)
 
 
-def _renamed(
+def _rename_fields(
     read: Column, data_type: DataType, mode: ColumnMappingMode, functions: ModuleType
 ) -> Column:
     if data_type in _FLOATS:
@@ -339,9 +339,9 @@ def _renamed(
         return read.cast(to_spark_type(data_type))
     # Field by field instead of by one cast, so that Spark still reads only the fields it needs.
     fields = [
-        _renamed(read.getField(physical_name(field, mode)), field.data_type, mode, functions).alias(
-            field.name
-        )
+        _rename_fields(
+            read.getField(physical_name(field, mode)), field.data_type, mode, functions
+        ).alias(field.name)
         for field in data_type
     ]
     return functions.when(read.isNotNull(), functions.struct(*fields))
@@ -378,10 +378,10 @@ def declared_column(column: Column, field: StructField) -> Column:
 
 def padded_column(column: Column, field: StructField, functions: ModuleType) -> Column:
     """A column from the files, with its texts padded."""
-    return _padded(column, padded_type(field), functions)
+    return _pad_values(column, padded_type(field), functions)
 
 
-def _padded(column: Column, declared: DataType | None, functions: ModuleType) -> Column:
+def _pad_values(column: Column, declared: DataType | None, functions: ModuleType) -> Column:
     length = char_length(declared)
     if length is not None:
         is_short = functions.char_length(column) < length
@@ -389,12 +389,14 @@ def _padded(column: Column, declared: DataType | None, functions: ModuleType) ->
         return found.otherwise(column)
 
     def pad(inner: DataType) -> Callable[[Column], Column]:
-        return lambda value: _padded(value, inner, functions)
+        return lambda value: _pad_values(value, inner, functions)
 
     match declared:
         case StructType(fields):
             parts = [
-                _padded(column.getField(field.name), field.data_type, functions).alias(field.name)
+                _pad_values(column.getField(field.name), field.data_type, functions).alias(
+                    field.name
+                )
                 for field in fields
             ]
             return functions.when(column.isNotNull(), functions.struct(*parts))

@@ -285,7 +285,7 @@ def naming_lost_session() -> Iterator[None]:
         raise
     except Exception as error:
         if _is_jvm_gone():
-            raise _lost() from error
+            raise _make_lost_error() from error
         raise
 
 
@@ -297,7 +297,7 @@ def _classic_session() -> SparkSession | None:
         # A session whose context was stopped has no context to ask.
         session.sparkContext.statusTracker()
     except (ConnectionError, Py4JNetworkError) as error:
-        raise _lost() from error
+        raise _make_lost_error() from error
     except Py4JError:
         # Some platforms do not give access to the context.
         return session
@@ -328,7 +328,7 @@ def _is_jvm_gone() -> bool:
     return False
 
 
-def _lost() -> SparkSessionLost:
+def _make_lost_error() -> SparkSessionLost:
     return SparkSessionLost(
         "the JVM of this process's Spark session is gone, and Spark starts no other one in the "
         "same process: somebody or the lack of memory killed it (spark.driver.memory says how much "

@@ -70,7 +70,7 @@ def _of_short_rows(frame: DataFrame) -> DataFrame:
     functions = functions_of(frame)
     sizes = [
         functions.coalesce(functions.octet_length(text), functions.lit(0)).cast("long")
-        for text in _texts(frame)
+        for text in _list_text_columns(frame)
     ]
     if not sizes:
         return frame
@@ -81,7 +81,7 @@ def _of_short_rows(frame: DataFrame) -> DataFrame:
     return frame.where(functions.when(is_short, functions.lit(True)).otherwise(failure))
 
 
-def _texts(frame: DataFrame) -> Iterator[Column]:
+def _list_text_columns(frame: DataFrame) -> Iterator[Column]:
     def paths(struct: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for field in struct.fields:
             path = (*above, field.name)
@@ -123,7 +123,7 @@ class _Lending:
         with lending_lock:
             # Another job that changed the setting may end first: that only costs speed.
             is_lent = bool(self._loans) and session_conf(session, _MAX_BYTES) == _UNBOUNDED_BYTES
-            loan = None if is_lent or self._suspensions else _lend(session)
+            loan = None if is_lent or self._suspensions else _override_conf(session)
             if loan is not None:
                 self._loans.append(loan)
         try:
@@ -152,7 +152,7 @@ _lending = _Lending()
 _tables_of_long_rows: set[str] = set()
 
 
-def _lend(session: SparkSession) -> _ConfOverride | None:
+def _override_conf(session: SparkSession) -> _ConfOverride | None:
     """An override; None if the session limits bytes differently, or does not allow the change."""
     before = session_conf(session, MAX_RECORDS)
     if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:

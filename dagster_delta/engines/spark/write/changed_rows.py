@@ -130,7 +130,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         texts = [
             (index, path, sql)
             for index, change in enumerate(self.changes)
-            for path, sql in _assigned(change)
+            for path, sql in _list_assignments(change)
         ]
         if not texts:
             return [{} for _ in self.changes]
@@ -146,7 +146,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             is_exact = assigned.get(path, False)
             storage = _Storage(functions, ".".join(path), is_exact=is_exact)
             stored, fits = storage.stored(column, field.data_type, target)
-            text = _written(column, field.data_type, functions)
+            text = _show_value(column, field.data_type, functions)
             misfit = None if fits is None else functions.when(~fits, text)
             values[index][path] = stored, misfit
         return values
@@ -175,7 +175,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             with_positions=self.with_positions,
             with_sources=self.source_number is not None,
             with_old=self._with_old,
-            casts=tuple((name, data_type) for name, data_type, _ in self._casts()),
+            casts=tuple((name, data_type) for name, data_type, _ in self._list_misfits()),
             numbered=tuple(change.completion.identities for change in self.changes),
         )
 
@@ -186,7 +186,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         files of one attempt count. So the shuffle comes before.
         """
         functions = self._functions
-        rows = self.frame.withColumn(_ACTION, self._action())
+        rows = self.frame.withColumn(_ACTION, self._choose_action())
         if self.source_number is None:
             rows = rows.where(functions.col(_ACTION) >= 0)
         else:
@@ -200,21 +200,26 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         old = [self.old(field.name) for field in self._fields] if self._with_old else []
         rows = rows.select(
             *leading,
-            *[self._new(field).alias(f"__new_{i}") for i, field in enumerate(self._fields)],
+            *[
+                self._compute_new_value(field).alias(f"__new_{i}")
+                for i, field in enumerate(self._fields)
+            ],
             *[column.alias(f"__old_{i}") for i, column in enumerate(old)],
-            *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._casts())],
+            *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._list_misfits())],
         )
         early, late = self._by_need()
-        rows = self._completed(rows, early)
+        rows = self._complete_rows(rows, early)
         if self.data.leaves_out is not None:
             inside = sql_column(f"coalesce({self.data.leaves_out}, false)", functions)
-            rows = self._named(rows).where(~inside).select(*rows.columns)
+            rows = self._add_logical_names(rows).where(~inside).select(*rows.columns)
         if self.is_gathered:
             keys = map(self._new_name, self.data.configuration.partition_columns)
             rows = rows.hint("rebalance", *[functions.col(key) for key in keys])
-        return self._checked(self._completed(self._completed(rows, self._identities), late))
+        return self._add_checks(
+            self._complete_rows(self._complete_rows(rows, self._identities), late)
+        )
 
-    def _action(self) -> Column:
+    def _choose_action(self) -> Column:
         """Index of the first change that applies: later conditions are not evaluated, as they could
         fail on this row.
         """
@@ -228,7 +233,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
                 action = functions.when(change.applies, chosen).otherwise(action)
         return action
 
-    def _new(self, field: StructField) -> Column:
+    def _compute_new_value(self, field: StructField) -> Column:
         functions = self._functions
         null = functions.lit(None).cast(to_spark_type(field.data_type))
         cases = [
@@ -266,7 +271,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             return with_fields(self.old(field.name), field.data_type, own, self._functions, sources)
         return self.old(field.name) if change.action == "update" else None
 
-    def _casts(self) -> Iterator[tuple[str, DataType, Column]]:
+    def _list_misfits(self) -> Iterator[tuple[str, DataType, Column]]:
         """The columns with values that may not fit, their types, and the text of those that do not
         fit: null for the others.
         """
@@ -321,7 +326,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         found = (i for change in self.changes for i in change.completion.identities)
         return list(dict.fromkeys(found))
 
-    def _completed(
+    def _complete_rows(
         self, rows: DataFrame, columns: Sequence[ColumnExpression | IdentityColumn]
     ) -> DataFrame:
         """The rows with generated columns, which are computed from the new values, or numbers."""
@@ -343,9 +348,11 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             )
             name = self._new_name(field.name)
             computed[name] = self._in_rows_of(indexes, value, functions.col(name)).alias(name)
-        return self._named(rows).select(*[computed.get(name, name) for name in rows.columns])
+        return self._add_logical_names(rows).select(
+            *[computed.get(name, name) for name in rows.columns]
+        )
 
-    def _checked(self, rows: DataFrame) -> DataFrame:
+    def _add_checks(self, rows: DataFrame) -> DataFrame:
         if not self.constraints:
             return rows
         functions, always = self._functions, self._functions.lit(True)
@@ -353,9 +360,9 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         for index, (constraint, indexes) in enumerate(self.constraints):
             check = sql_column(constraint.sql, functions).cast("boolean")
             checks.append(self._in_rows_of(indexes, check, always).alias(f"__check_{index}"))
-        return self._named(rows).select(*rows.columns, *checks)
+        return self._add_logical_names(rows).select(*rows.columns, *checks)
 
-    def _named(self, rows: DataFrame) -> DataFrame:
+    def _add_logical_names(self, rows: DataFrame) -> DataFrame:
         """The rows, and the new columns a second time under their logical names and as stored: null
         if a value does not fit, which the task refuses before it checks the constraints.
         """
@@ -373,14 +380,14 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
         return f"__new_{self.data.configuration.schema.names.index(column)}"
 
 
-def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
+def _list_assignments(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
     for assignment in change.assignments:
         yield assignment.column, assignment.value.sql
     for default in change.completion.defaults:
         yield (default.column,), default.sql
 
 
-def _written(value: Column, data_type: DataType, functions: ModuleType) -> Column:
+def _show_value(value: Column, data_type: DataType, functions: ModuleType) -> Column:
     """A value as shown in errors: texts in quotes."""
     text = value.cast("string")
     if data_type != PrimitiveType("string"):
@@ -424,18 +431,20 @@ class _Storage:
             case _ if source == VOID:
                 return functions.lit(None).cast(to_spark_type(target)), None
             case StructType(), StructType():
-                return self._struct(value, source, target)
+                return self._store_struct(value, source, target)
             case ArrayType(element_type=held), ArrayType(element_type=wanted):
-                return self._elements(value, held, wanted)
+                return self._store_elements(value, held, wanted)
             case MapType(), MapType():
                 keys, values = functions.map_keys(value), functions.map_values(value)
-                new_keys, keys_fit = self._elements(keys, source.key_type, target.key_type)
-                new_values, fit = self._elements(values, source.value_type, target.value_type)
-                return functions.map_from_arrays(new_keys, new_values), _both(keys_fit, fit)
+                new_keys, keys_fit = self._store_elements(keys, source.key_type, target.key_type)
+                new_values, fit = self._store_elements(values, source.value_type, target.value_type)
+                return functions.map_from_arrays(new_keys, new_values), _combine_conditions(
+                    keys_fit, fit
+                )
             case _ if _is_nested(source) or _is_nested(target):
                 raise SchemaMismatch(
-                    f"a value of type {_spelled(source)} cannot be stored in column {self._name} "
-                    f"of type {_spelled(target)}",
+                    f"a value of type {_spell_type(source)} cannot be stored in column "
+                    f"{self._name} of type {_spell_type(target)}",
                     column=self._name,
                 )
         new = value.try_cast(to_spark_type(target))
@@ -444,7 +453,7 @@ class _Storage:
             fits = fits & new.cast(to_spark_type(source)).eqNullSafe(value)
         return new, fits
 
-    def _struct(self, value: Column, source: StructType, target: StructType) -> _Stored:
+    def _store_struct(self, value: Column, source: StructType, target: StructType) -> _Stored:
         functions, fields, all_fit = self._functions, [], None
         unknown = [field.name for field in source if target.get(field.name) is None]
         if unknown:
@@ -459,10 +468,10 @@ class _Storage:
             inner = _Storage(functions, name, is_exact=self._is_exact)
             new, fits = inner.stored(value.getField(held.name), held.data_type, wanted.data_type)
             fields.append(new.alias(wanted.name))
-            all_fit = _both(all_fit, fits)
+            all_fit = _combine_conditions(all_fit, fits)
         return functions.when(value.isNotNull(), functions.struct(*fields)), all_fit
 
-    def _elements(self, values: Column, source: DataType, target: DataType) -> _Stored:
+    def _store_elements(self, values: Column, source: DataType, target: DataType) -> _Stored:
         functions = self._functions
         if source == target:
             return values, None
@@ -472,7 +481,7 @@ class _Storage:
             return self.stored(value, source, target)
 
         new = functions.transform(values, lambda value: stored(value)[0])
-        fit = functions.forall(values, lambda value: _both(stored(value)[1], always))
+        fit = functions.forall(values, lambda value: _combine_conditions(stored(value)[1], always))
         return new, functions.coalesce(fit, always)
 
 
@@ -482,7 +491,7 @@ _ROUNDING = (*map(PrimitiveType, ("byte", "short", "integer", "long", "date")),)
 _Stored: TypeAlias = "tuple[Column, Column | None]"
 
 
-def _both(left: Column | None, right: Column | None) -> Column | None:
+def _combine_conditions(left: Column | None, right: Column | None) -> Column | None:
     if left is None or right is None:
         return right if left is None else left
     return left & right
@@ -492,7 +501,7 @@ def _is_nested(data_type: DataType) -> bool:
     return isinstance(data_type, (StructType, ArrayType, MapType))
 
 
-def _spelled(data_type: DataType) -> str:
+def _spell_type(data_type: DataType) -> str:
     return to_spark_type(data_type).simpleString()
 
 
@@ -546,9 +555,9 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     task = functions.shiftright(number, _ROW_BITS) + long(1)
     # The length of the binary form minus one: logarithms would be rounded.
     width = functions.length(functions.bin(task)) - functions.lit(1)
-    power = _shifted(long(1), width, functions)
-    code = power + _shifted(task - power, width + functions.lit(1), functions)
-    stride = _shifted(long(1), width * functions.lit(2) + functions.lit(1), functions)
+    power = _shift_left(long(1), width, functions)
+    code = power + _shift_left(task - power, width + functions.lit(1), functions)
+    stride = _shift_left(long(1), width * functions.lit(2) + functions.lit(1), functions)
     index = functions.try_add(functions.try_multiply(row, stride), code)
     first = identity.next_value
     if not LONG_MIN <= first <= LONG_MAX:
@@ -558,6 +567,6 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     return functions.try_add(long(first), distance)
 
 
-def _shifted(value: Column, bits: Column, functions: ModuleType) -> Column:
+def _shift_left(value: Column, bits: Column, functions: ModuleType) -> Column:
     # The function of that name takes no column of bits.
     return functions.call_function("shiftleft", value, bits.cast("int"))

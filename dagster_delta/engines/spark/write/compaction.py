@@ -89,7 +89,9 @@ def compact_on_spark(
 ) -> list[WriteResult]:
     """New files with the rows of each group, which is written by one task."""
     tables = [group.files for group in groups]
-    reports = rewrite_in_tasks(session, groups[0], tables, partial(_compact, spec), _CompactedGroup)
+    reports = rewrite_in_tasks(
+        session, groups[0], tables, partial(_compact_group, spec), _CompactedGroup
+    )
     files = {file.path: file for file in reports.files}
     details = {detail.source: detail for detail in reports.details}
     results = []
@@ -100,7 +102,7 @@ def compact_on_spark(
     return results
 
 
-def _compact(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
+def _compact_group(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     (written,) = ArrowEngine().compact([plan], spec)
     paths = tuple(file.path for file in written.files)
     source = plan.files["path"][0].as_py()
@@ -124,7 +126,7 @@ def sort_on_spark(
     plain = {name: f"_{index}" for index, name in enumerate(rows.columns)}
     frame, functions = rows.toDF(*plain.values()), functions_of(rows)
     columns = [(plain[path[0]], *path[1:]) for path in columns]
-    sample = _sample(frame, plan, columns)
+    sample = _sample_rows(frame, plan, columns)
     curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
     schema = types.StructType([*frame.schema.fields]).add(_PLACE, "long")
     placed = frame.mapInArrow(_PlaceTask(curve), schema)
@@ -155,7 +157,7 @@ class _PlaceTask(msgspec.Struct, frozen=True):
             )
 
 
-def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> pa.Table:
+def _sample_rows(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> pa.Table:
     counts = parse_statistics_json(plan.files["stats"], ())["num_records"]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     share = _UNCOUNTED_SHARE if num_rows is None else min(1.0, SAMPLE_ROWS / max(1, num_rows))
@@ -173,7 +175,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     sizes = plan.files["size_bytes"].to_pylist()
     shares = split_by_size(range(len(sizes)), sizes.__getitem__, _BACKFILL_BYTES)
     groups = [plan.files.slice(rows[0], len(rows)) for rows in shares]
-    reports = rewrite_in_tasks(session, plan, groups, partial(_backfill, spec), Backfilled)
+    reports = rewrite_in_tasks(session, plan, groups, partial(_backfill_group, spec), Backfilled)
     problems = Problems()
     for detail in reports.details:
         problems.join(detail.problems)
@@ -187,6 +189,6 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     )
 
 
-def _backfill(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
+def _backfill_group(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     done = backfill_files(plan, spec)
     return report(done.files, details=[msgspec.structs.replace(done, files=())])

@@ -124,18 +124,18 @@ class _Changing(msgspec.Struct):
         store = open_store(task.data.location.uri, task.data.location.options)
         with RowWriters.opened(task.data, task.change_data, store) as writers:
             for batch in batches:
-                self._take(_Batch.split(task, batch), writers)
+                self._take_batch(_Batch.split(task, batch), writers)
             written = writers.finish()
-        return report(*written, self._details())
+        return report(*written, self._list_details())
 
-    def _details(self) -> Iterator[ChangeDetail]:
+    def _list_details(self) -> Iterator[ChangeDetail]:
         yield ChangeDetail(counts=dict(self.counts), marks=self.marks)
         for key, rows in self.changed.items():
             yield ChangeDetail(file=key, rows=rows.serialize())
         if self.matched:
             yield ChangeDetail(matched=self.matched.serialize())
 
-    def _take(self, batch: _Batch, writers: RowWriters) -> None:
+    def _take_batch(self, batch: _Batch, writers: RowWriters) -> None:
         acting = batch.actions != _NO_ACTION
         if batch.sources is not None:
             self.matched |= bitmap_of(numbers_of(batch.sources.drop_null()))
@@ -145,14 +145,14 @@ class _Changing(msgspec.Struct):
             places = np.flatnonzero(batch.actions == index)
             part = batch if len(places) == len(batch.actions) else batch.take(places)
             self.counts[index] += len(places)
-            self._write(index, part, writers)
+            self._write_change(index, part, writers)
 
     def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
         places = pa.array(np.flatnonzero(acting))
         files, rows = (column.take(places).drop_null() for column in (batch.files, batch.rows))
         add_rows(self.changed, numbers_of(files), numbers_of(rows))
 
-    def _write(self, index: int, batch: _Batch, writers: RowWriters) -> None:
+    def _write_change(self, index: int, batch: _Batch, writers: RowWriters) -> None:
         action, names = self.task.actions[index], self.task.data.configuration.schema.names
         new = None
         if action != "delete":
@@ -212,15 +212,15 @@ class _Batch(msgspec.Struct, frozen=True):
             if misfits.null_count < len(misfits):
                 examples = misfits.drop_null()[:5].to_pylist()
                 raise misfit(name, data_type, examples, table=self.task.table)
-        rows = self._assigned(self.new)
+        rows = self._assign_rows(self.new)
         refuse_violations(self.task.data.constraints, self.checks, rows, table=self.task.table)
         return rows
 
     def old_rows(self) -> pa.RecordBatch:
         """The rows before the change."""
-        return self._assigned(self.old if self.task.with_old else self.new)
+        return self._assign_rows(self.old if self.task.with_old else self.new)
 
-    def _assigned(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _assign_rows(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         spec = self.task.data
         schema = spec.configuration.schema
         fields = [

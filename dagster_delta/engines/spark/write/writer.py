@@ -80,7 +80,7 @@ def _given_columns(
     for name, field in zip(names, from_spark_schema(frame.schema), strict=True):
         stored, column, data_type = table.get(field.name), functions.col(name), field.data_type
         if stored is not None:
-            data_type = _zoned(field.data_type, stored.data_type)
+            data_type = _keep_zone_casts(field.data_type, stored.data_type)
             is_cast = data_type != field.data_type
             given[stored.name] = column.cast(to_spark_type(data_type)) if is_cast else column
         fields.append(replace(field, data_type=data_type))
@@ -97,7 +97,7 @@ def _check_columns(schema: StructType, spec: WriteSpec) -> None:
     assign_batches(reader, target, table=spec.location.uri)
 
 
-def _zoned(source: DataType, target: DataType) -> DataType:
+def _keep_zone_casts(source: DataType, target: DataType) -> DataType:
     """The source type, with the results of casts that depend on the time zone. The tasks cast all
     other values, in UTC.
     """
@@ -105,19 +105,19 @@ def _zoned(source: DataType, target: DataType) -> DataType:
         case StructType(fields), StructType():
             return StructType(
                 tuple(
-                    replace(field, data_type=_zoned(field.data_type, found.data_type))
+                    replace(field, data_type=_keep_zone_casts(field.data_type, found.data_type))
                     if (found := target.get(field.name))
                     else field
                     for field in fields
                 )
             )
         case ArrayType(element_type=held), ArrayType(element_type=wanted):
-            return replace(source, element_type=_zoned(held, wanted))
+            return replace(source, element_type=_keep_zone_casts(held, wanted))
         case MapType(), MapType():
             return replace(
                 source,
-                key_type=_zoned(source.key_type, target.key_type),
-                value_type=_zoned(source.value_type, target.value_type),
+                key_type=_keep_zone_casts(source.key_type, target.key_type),
+                value_type=_keep_zone_casts(source.value_type, target.value_type),
             )
     if source == STRING or not cast_depends_on_time_zone(source, target):
         return source
