@@ -53,7 +53,7 @@ class ConflictRetries(msgspec.Struct, frozen=True):
 
 
 _REFUSED_ON_A_VERSION = (
-    CommitConflict,
+    ConcurrentTransaction,
     ConstraintViolation,
     InvalidArgument,
     SchemaChangeRefused,
@@ -160,7 +160,7 @@ def run_with_retries(
         try:
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
-        except (*_REFUSED_ON_A_VERSION, LogGap, VersionNotFound) as conflict:
+        except (*_REFUSED_ON_A_VERSION, CommitConflict, LogGap, VersionNotFound) as conflict:
             if is_held and snapshot is not None and isinstance(conflict, _REFUSED_ON_A_VERSION):
                 newest = snapshot.update()
                 if newest is not snapshot and may_repeat(newest):
