@@ -98,9 +98,9 @@ class AddColumn(SchemaAction, frozen=True):
         parent = find_place(draft.schema, self.path[:-1]).path if self.path[1:] else ()
         path = (*parent, self.path[-1])
         column = dotted(path)
-        if (taken := _find(draft, path)) is not None:
+        if (taken := _find_optional_place(draft, path)) is not None:
             if not self.if_not_exists:
-                raise _taken(taken)
+                raise _describe_taken_name(taken)
             draft.note(f"there is a column {dotted(taken.path)} already", "nothing")
             return
         self._check_new(draft, path)
@@ -115,7 +115,7 @@ class AddColumn(SchemaAction, frozen=True):
             change_struct(
                 draft.schema,
                 parent,
-                lambda struct: _inserted(struct, field, self.position, column),
+                lambda struct: _insert_field(struct, field, self.position, column),
             )
         )
         fills = default is not None and draft.existing_rows == "rewrite"
@@ -151,14 +151,14 @@ class AddColumn(SchemaAction, frozen=True):
             )
 
 
-def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
+def _find_optional_place(draft: SchemaDraft, path: ColumnPath) -> Place | None:
     try:
         return find_place(draft.schema, path)
     except SchemaMismatch:
         return None
 
 
-def _taken(place: Place) -> InvalidArgument:
+def _describe_taken_name(place: Place) -> InvalidArgument:
     column = dotted(place.path)
     return InvalidArgument(
         f"there is a column {column} already; choose another name", column=column
@@ -179,7 +179,7 @@ class DropColumn(SchemaAction, frozen=True):
 
     def apply(self, draft: SchemaDraft) -> None:
         """Drop the field; its id and its physical name are never reused."""
-        if self.if_exists and _find(draft, self.path) is None:
+        if self.if_exists and _find_optional_place(draft, self.path) is None:
             draft.note(f"there is no column {dotted(self.path)}", "nothing")
             return
         place = draft.column(self.path, "dropped")
@@ -225,9 +225,9 @@ class RenameColumn(SchemaAction, frozen=True):
         if new_path == path:
             draft.note(f"column {dotted(path)} has that name already", "nothing")
             return
-        taken = _find(draft, new_path)
+        taken = _find_optional_place(draft, new_path)
         if taken is not None and taken.path != path:
-            raise _taken(taken)
+            raise _describe_taken_name(taken)
         refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
         draft.require_column_mapping("renamed")
         draft.configuration = follow_column(draft.configuration, path, new_path)
@@ -386,14 +386,14 @@ class MoveColumn(SchemaAction, frozen=True):
 
         def moved(parent: StructType) -> StructType:
             rest = StructType(tuple(field for field in parent if field.name != place.path[-1]))
-            return _inserted(rest, place.field, self.position, column)
+            return _insert_field(rest, place.field, self.position, column)
 
         draft.set_schema(change_struct(draft.schema, place.path[:-1], moved))
         where = "first" if after is None else f"after {after}"
         draft.note(f"move column {column} {where}")
 
 
-def _inserted(
+def _insert_field(
     parent: StructType, field: StructField, position: Position | None, column: str
 ) -> StructType:
     fields = list(parent)
@@ -562,7 +562,7 @@ class ClusterBy(SchemaAction, frozen=True):
         if paths == _current_clustering(draft):
             draft.note("the table is clustered that way already", "nothing")
             return
-        physical = [_clusterable(configuration, path) for path in paths]
+        physical = [_resolve_clustering_path(configuration, path) for path in paths]
         upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
         draft.configuration = TableConfiguration(upgraded, configuration.metadata)
         draft.domains = {**draft.domains, CLUSTERING_DOMAIN: clustering_domain(physical)}
@@ -578,7 +578,7 @@ def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
         return None
 
 
-def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
+def _resolve_clustering_path(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
     if problem := layout_problem(configuration, path, unordered=_UNCLUSTERED):
         column = dotted(path)
         raise SchemaChangeRefused(

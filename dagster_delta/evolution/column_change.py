@@ -73,7 +73,7 @@ def refuse_altering_changing_column(
         return
     old, new = (change.source(table.schema) for table in (current, planned))
     is_other = (old and old.without("comment")) != (new and new.without("comment"))
-    if is_other or _alteration(planned, change) is not None:
+    if is_other or _describe_alteration(planned, change) is not None:
         raise SchemaChangeRefused(
             f"the type of column {dotted(change.path)} is being changed, and until that is "
             "finished the column cannot be changed in other ways; resume or cancel the change "
@@ -88,7 +88,7 @@ def check_unaltered(
     """Refuse to go on if another writer altered the column so that the shadow no longer fits it:
     it was dropped or retyped, or got a new constraint or default.
     """
-    found = _alteration(configuration, change)
+    found = _describe_alteration(configuration, change)
     if found is None:
         try:
             check_changed_default(configuration.schema, change, values)
@@ -102,7 +102,7 @@ def check_unaltered(
         )
 
 
-def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
+def _describe_alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
     """How the column was altered since the change began; None if it was not."""
     schema, path, name = configuration.schema, change.path, change.new_name
     source = change.source(schema)
@@ -188,14 +188,14 @@ def published_configuration(
     schema = change_field(schema, change.path[:1], lambda field: replace(field, metadata=kept))
     published = cancelled_configuration(configuration)
     if change.new_name is not None or change.field_metadata:
-        schema = change_field(schema, change.path, lambda field: _redefined(field, change))
+        schema = change_field(schema, change.path, lambda field: _redefine_field(field, change))
     if change.new_name is not None:
         new_path = (*change.path[:-1], change.new_name)
         published = follow_column(published, change.path, new_path)
     return published.with_schema(schema)
 
 
-def _redefined(field: StructField, change: ColumnChange) -> StructField:
+def _redefine_field(field: StructField, change: ColumnChange) -> StructField:
     metadata = {**field.metadata, **dict(change.field_metadata)}
     kept = {key: value for key, value in metadata.items() if value is not None}
     return replace(field, name=change.new_name or field.name, metadata=kept)

@@ -92,9 +92,9 @@ def plan_column_change(
     _refuse_bound_column(configuration, place.path)
     draft = SchemaDraft(configuration, enable_features=request.enable_features, dry_run=dry_run)
     _switch_on(draft, request)
-    enabled, field_metadata = _redefinition(draft, request, place)
+    enabled, field_metadata = _plan_redefinition(draft, request, place)
     source = enabled.schema.field(place.path[0])
-    shadow, highest = _shadow(enabled, place.path, request)
+    shadow, highest = _make_shadow(enabled, place.path, request)
     source_id = field_id(source)
     assert source_id is not None  # noqa: S101  every column of a mapped table has one
     moved, renamed = request.last(actions.MoveColumn), request.last(actions.RenameColumn)
@@ -109,7 +109,7 @@ def plan_column_change(
         new_name=None if renamed is None else renamed.new_name,
         field_metadata=field_metadata,
     )
-    change = replace(change, checks=tuple(_checks(enabled, change, values)))
+    change = replace(change, checks=tuple(_collect_checks(enabled, change, values)))
     # This parses the cast and every check: errors are found before any writer fills the shadow.
     values.check_conversion(change, enabled.schema, source)
     marked = {MAX_COLUMN_ID_KEY: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
@@ -218,7 +218,7 @@ def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
         draft.turn_on(why.format("columnMapping"), "columnMapping", key, "name")
 
 
-def _redefinition(
+def _plan_redefinition(
     draft: SchemaDraft, request: ColumnChangeRequest, place: Place
 ) -> tuple[TableConfiguration, tuple[tuple[str, str | None], ...]]:
     """The table under the protocol that the redefined column needs, and the metadata that its field
@@ -238,7 +238,7 @@ def _redefinition(
     return TableConfiguration(draft.configuration.protocol, enabled.metadata), changed
 
 
-def _shadow(
+def _make_shadow(
     configuration: TableConfiguration, path: ColumnPath, request: ColumnChangeRequest
 ) -> tuple[StructField, int]:
     """The top-level column after the change, with new physical names at every depth, and the
@@ -264,7 +264,7 @@ def _shadow(
     return mapped.fields[0], highest
 
 
-def _checks(
+def _collect_checks(
     configuration: TableConfiguration, change: ColumnChange, values: ValueEngine
 ) -> Iterator[tuple[str, str]]:
     """Conditions that changed rows must satisfy, from the expressions that use the column."""

@@ -82,7 +82,7 @@ def online_request(
     for action in following:
         # After a rename, the column has another name.
         is_renamed = any(isinstance(earlier, actions.RenameColumn) for earlier in also)
-        if is_renamed or not _redefines(action, change.path):
+        if is_renamed or not _redefines_column(action, change.path):
             break
         also.append(action)
     request = ColumnChangeRequest(
@@ -91,7 +91,7 @@ def online_request(
     return request, len(also)
 
 
-def _redefines(action: actions.SchemaAction, path: ColumnPath) -> bool:
+def _redefines_column(action: actions.SchemaAction, path: ColumnPath) -> bool:
     """Whether an action changes a column beside its type. A field of a struct is moved by a
     separate commit.
     """

@@ -147,7 +147,9 @@ def check_column_values(schema: StructType, values: ValueEngine) -> None:
         if is_generated:
             _check_generated(field, schema)
         if has_default:
-            _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
+            _parse_column_expression(
+                field, DEFAULT_KEY, StructType(()), "has no columns to look at"
+            )
             values.check_default(field)
         if is_identity and field.data_type != _LONG:
             raise InvalidArgument(
@@ -166,7 +168,7 @@ def _check_generated(field: StructField, schema: StructType) -> None:
             column=field.name,
         )
     bases = StructType(tuple(column for column in schema if GENERATION_KEY not in column.metadata))
-    expression = _parse(
+    expression = _parse_column_expression(
         field, GENERATION_KEY, bases, "is computed from columns that are not generated themselves"
     )
     unsteady = unsteady_functions(expression)
@@ -180,7 +182,9 @@ def _check_generated(field: StructField, schema: StructType) -> None:
     check_table_expression(str(field.metadata[GENERATION_KEY]), bases, what)
 
 
-def _parse(field: StructField, key: str, scope: StructType, explained: str) -> SqlExpression:
+def _parse_column_expression(
+    field: StructField, key: str, scope: StructType, explained: str
+) -> SqlExpression:
     sql = field.metadata[key]
     if not isinstance(sql, str):
         raise InvalidArgument(

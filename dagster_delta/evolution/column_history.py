@@ -66,7 +66,7 @@ def find_divergences(
     """
     names = {fold_name(name) for name in columns}
     reads_all = len(columns) == len(now.schema)
-    known = {_folded(path) for path, _ in walk_fields(target.schema)}
+    known = {_fold_path(path) for path, _ in walk_fields(target.schema)}
     found = [
         change
         for change in _moved_columns(before, now)
@@ -74,12 +74,13 @@ def find_divergences(
         and (reads_all if change.new_path is None else fold_name(change.new_path[0]) in names)
     ]
     retyped = {
-        _folded(difference.path) for difference in diff_schemas(before.schema, now.schema).retyped
+        _fold_path(difference.path)
+        for difference in diff_schemas(before.schema, now.schema).retyped
     }
     found += [
         change
         for change in columns_narrower_than(now.schema, grown)
-        if _folded(change.path) in retyped and fold_name(change.path[0]) in names
+        if _fold_path(change.path) in retyped and fold_name(change.path[0]) in names
     ]
     # Columns that were added with a default, unless they were added so to the target, too.
     filled = {fold_name(name) for name in before.schema.names}
@@ -125,17 +126,17 @@ def _moved_columns(
         return
     old_mode, mode = before.column_mapping_mode, now.column_mapping_mode
     keys = partial(physical_name, mode=old_mode), partial(physical_name, mode=mode)
-    names = {_folded(path) for path, _ in walk_fields(now.schema)}
+    names = {_fold_path(path) for path, _ in walk_fields(now.schema)}
     new_paths: dict[ColumnPath, ColumnPath] = {(): ()}
     for path, field, successor in paired_fields(before.schema, now.schema, *keys):
         if field is None:
             continue
         if successor is not None:
             new_path = new_paths[path] = (*new_paths[path[:-1]], successor.name)
-            if _folded(new_path[-1:]) != _folded(path[-1:]):
+            if _fold_path(new_path[-1:]) != _fold_path(path[-1:]):
                 what = f"was renamed to {'.'.join(new_path)}"
                 yield ColumnDivergence("renamed", path, new_path, what)
-        elif _folded(path) in names:
+        elif _fold_path(path) in names:
             what = "was dropped, and another one has its name"
             yield ColumnDivergence("readded", path, path, what)
         else:
@@ -147,8 +148,8 @@ def _older_names(change: ColumnDivergence) -> set[ColumnPath]:
     adopted it.
     """
     above = change.path[:-1] if change.new_path is None else change.new_path[:-1]
-    return {_folded(change.path), _folded((*above, change.path[-1]))}
+    return {_fold_path(change.path), _fold_path((*above, change.path[-1]))}
 
 
-def _folded(path: ColumnPath) -> ColumnPath:
+def _fold_path(path: ColumnPath) -> ColumnPath:
     return tuple(fold_name(step) for step in path)

@@ -82,7 +82,7 @@ def find_place(schema: StructType, path: ColumnPath) -> Place:
     field: StructField | None = None
     field_length = 0
     for step in path:
-        name, node, here = _step(node, step, path, found)
+        name, node, here = _find_next_place(node, step, path, found)
         found.append(name)
         if here is not None:
             field, field_length = here, len(found)
@@ -92,7 +92,7 @@ def find_place(schema: StructType, path: ColumnPath) -> Place:
     return Place(spelled, node, spelled[:field_length], field, spelled[field_length:])
 
 
-def _step(
+def _find_next_place(
     node: DataType, step: str, path: ColumnPath, found: Sequence[str]
 ) -> tuple[str, DataType, StructField | None]:
     """Name, type and field (if it is one) of the next place."""

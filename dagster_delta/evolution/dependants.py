@@ -39,13 +39,13 @@ def expression_dependants(
     the column itself, which are dropped with it. The path is in the schema's spelling.
     """
     schema = configuration.schema
-    for name, sql in _checks(configuration).items():
+    for name, sql in _find_check_constraints(configuration).items():
         if is_mentioned(path, sql, schema):
             yield f"the CHECK constraint {name} ({sql})"
-    for owner, sql in _invariants(configuration):
+    for owner, sql in _find_invariants(configuration):
         if (with_own or owner[: len(path)] != path) and is_mentioned(path, sql, schema):
             yield f"the invariant of column {dotted(owner)} ({sql})"
-    for column, sql in _generated(configuration):
+    for column, sql in _find_generated_columns(configuration):
         if column == path[0]:
             if with_own:
                 yield f"its own generation expression ({sql})"
@@ -57,7 +57,7 @@ def declared_conditions(configuration: TableConfiguration) -> Iterator[tuple[str
     """Names and Spark SQL of the conditions on rows that the metadata declare."""
     for column, sql in configuration.invariants:
         yield f"invariant {column}", sql
-    for name, sql in _checks(configuration).items():
+    for name, sql in _find_check_constraints(configuration).items():
         yield f"CHECK {name}", sql
 
 
@@ -112,21 +112,21 @@ def _is_word_of(name: str, sql: str) -> bool:
     return any(fold_name(word) == fold_name(name) for word in words)
 
 
-def _checks(configuration: TableConfiguration) -> Mapping[str, str]:
+def _find_check_constraints(configuration: TableConfiguration) -> Mapping[str, str]:
     # Spec: CHECK constraints apply if the protocol supports them.
     if not configuration.supports("checkConstraints"):
         return {}
     return configuration.properties.constraints
 
 
-def _invariants(configuration: TableConfiguration) -> Iterator[tuple[ColumnPath, str]]:
+def _find_invariants(configuration: TableConfiguration) -> Iterator[tuple[ColumnPath, str]]:
     by_column = dict(configuration.invariants)
     for path, _ in walk_fields(configuration.schema):
         if sql := by_column.get(".".join(path)):
             yield path, sql
 
 
-def _generated(configuration: TableConfiguration) -> Iterator[tuple[str, str]]:
+def _find_generated_columns(configuration: TableConfiguration) -> Iterator[tuple[str, str]]:
     for field in configuration.schema:
         sql = field.metadata.get(GENERATION_KEY)
         if isinstance(sql, str):

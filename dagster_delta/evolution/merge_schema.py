@@ -110,7 +110,7 @@ def diff_schemas(table: StructType, data: StructType) -> SchemaDiff:
                 None if theirs is None else theirs.data_type,
             )
             for path, ours, theirs in pairs
-            if ours is None or theirs is None or _differ(ours.data_type, theirs.data_type)
+            if ours is None or theirs is None or _types_differ(ours.data_type, theirs.data_type)
         )
     )
 
@@ -119,7 +119,7 @@ def _folded_name(field: StructField) -> str:
     return fold_name(field.name)
 
 
-def _differ(table: DataType, data: DataType) -> bool:
+def _types_differ(table: DataType, data: DataType) -> bool:
     """Whether types differ beyond their parts, which are compared one by one."""
     return not is_same_kind(table, data) and table != data
 
@@ -135,9 +135,9 @@ def check_strict(
     diff = diff_schemas(table, data)
     if diff.added:
         raise SchemaMismatch(
-            f"the data has columns that the table lacks ({_names(diff.added)}); drop them, rename "
-            "the columns of the table first if they have other names there (ALTER TABLE … RENAME "
-            f"COLUMN), or pass {option} to add them to the table:\n{diff}",
+            f"the data has columns that the table lacks ({_join_columns(diff.added)}); drop them, "
+            "rename the columns of the table first if they have other names there (ALTER TABLE … "
+            f"RENAME COLUMN), or pass {option} to add them to the table:\n{diff}",
             column=diff.added[0].column,
         )
     _check_required(table, diff.missing, filled)
@@ -154,12 +154,12 @@ def _check_required(
     ]
     if required:
         raise SchemaMismatch(
-            f"the data lacks NOT NULL columns ({_names(required)}); add them",
+            f"the data lacks NOT NULL columns ({_join_columns(required)}); add them",
             column=required[0].column,
         )
 
 
-def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -> str:
+def _join_columns(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -> str:
     return ", ".join(difference.column for difference in differences)
 
 

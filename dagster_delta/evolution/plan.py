@@ -177,9 +177,9 @@ class SchemaChangePlan(msgspec.Struct, frozen=True):
 
     def to_markdown(self) -> str:
         """The plan for people: steps, their cost, new features and the schema diff."""
-        return "\n".join(self._lines()) + "\n"
+        return "\n".join(self._render_lines()) + "\n"
 
-    def _lines(self) -> Iterator[str]:
+    def _render_lines(self) -> Iterator[str]:
         yield "| Change | Cost |"
         yield "|---|---|"
         for step in self.steps:
@@ -223,7 +223,7 @@ class ColumnChangePlan(SchemaChangePlan, frozen=True, kw_only=True):
             self, cost=cost, affected_files=cost.num_files, affected_bytes=cost.size_bytes
         )
 
-    def _lines(self) -> Iterator[str]:
+    def _render_lines(self) -> Iterator[str]:
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
         how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
@@ -244,9 +244,9 @@ class ColumnChangePlan(SchemaChangePlan, frozen=True, kw_only=True):
         for name, sql in change.checks:
             yield f"- every row has to satisfy {name}: {code_span(sql)}"
         if (cost := self.cost) is not None:
-            rows = "" if cost.num_rows is None else f"{_counted(cost.num_rows, 'row')} in "
+            rows = "" if cost.num_rows is None else f"{_format_count(cost.num_rows, 'row')} in "
             yield (
-                f"- cost: {rows}{_size(cost.num_files, cost.size_bytes)} are rewritten, "
+                f"- cost: {rows}{_format_size(cost.num_files, cost.size_bytes)} are rewritten, "
                 f"batches: {cost.num_batches:,}, each a commit, while others read and write"
             )
             yield (
@@ -272,18 +272,18 @@ def _stage_lines(stages: tuple[SchemaChangePlan, ...]) -> Iterator[str]:
 
 
 def _rewrite_cost(plan: SchemaChangePlan) -> str:
-    size = _size(plan.affected_files, plan.affected_bytes)
+    size = _format_size(plan.affected_files, plan.affected_bytes)
     if plan.frees_files_of_feature:
         known = f" ({size})" if plan.affected_files else ""
         return f"**Rewrites data**: the files that use the feature{known}, in a commit of its own."
     return f"**Rewrites data**: {size}, in one commit."
 
 
-def _size(num_files: int, size_bytes: int) -> str:
-    return f"{_counted(num_files, 'file')}, {_counted(size_bytes, 'byte')}"
+def _format_size(num_files: int, size_bytes: int) -> str:
+    return f"{_format_count(num_files, 'file')}, {_format_count(size_bytes, 'byte')}"
 
 
-def _counted(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -43,12 +43,12 @@ def configuration_lines(before: TableConfiguration, after: TableConfiguration) -
     """New features of the table, what they mean for other programs, and changes of the
     properties, as list items.
     """
-    yield from map(_feature, new_features(before, after))
+    yield from map(_describe_feature, new_features(before, after))
     yield from program_lines(before, after)
-    yield from _properties(before.metadata.configuration, after.metadata.configuration)
+    yield from _diff_properties(before.metadata.configuration, after.metadata.configuration)
 
 
-def _feature(name: str) -> str:
+def _describe_feature(name: str) -> str:
     row = find_feature(name)
     users = "readers and writers" if row is None or row.is_reader_feature else "writers"
     return f"- new table feature {code_span(name)}: other {users} have to support it"
@@ -61,7 +61,7 @@ def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:
         yield f"- **off now**: {name}, without which this is refused; {switch.remedy}"
 
 
-def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+def _diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) == after.get(key):
             continue
@@ -144,7 +144,7 @@ def _lines_of(before: StructType, after: StructType) -> Iterator[_Line]:
             default = new.metadata.get(DEFAULT_KEY)
             yield _Line("+", path, f": {describe_field(new, default)}")
         elif old is not None and new is not None:
-            yield from _changes(old, new, path)
+            yield from _diff_fields(old, new, path)
             yield from moves(old.data_type, new.data_type, path)
     yield from moves(before, after, ("columns",))
 
@@ -155,7 +155,7 @@ def describe_field(field: StructField, default: object) -> str:
     return text if default is None else f"{text} DEFAULT {default}"
 
 
-def _changes(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_Line]:
+def _diff_fields(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_Line]:
     if old.name != new.name:
         yield _Line("~", path, f": renamed to {dotted((new.name,))}")
     if old.nullable != new.nullable:

@@ -179,10 +179,10 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
         # Legacy versions imply features that no column or property uses.
         if feature in used or row is None or row.legacy_writer_version is None:
             names += _BY_FEATURE.get(feature, ())
-    names += _mappings(configuration)
+    names += _name_mapping(configuration)
     for path, field in walk_fields(schema):
         names += (
-            _widening(change.from_type, change.to_type, is_nested=len(path) > 1)
+            _name_widening(change.from_type, change.to_type, is_nested=len(path) > 1)
             for change in type_changes(field)
         )
     for name in configuration.partition_columns:
@@ -192,7 +192,7 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _mappings(configuration: TableConfiguration) -> Iterator[str]:
+def _name_mapping(configuration: TableConfiguration) -> Iterator[str]:
     mode, schema = configuration.column_mapping_mode, configuration.schema
     if mode == "id":
         yield "column mapping by id"
@@ -206,7 +206,7 @@ def _mappings(configuration: TableConfiguration) -> Iterator[str]:
             yield _FLAT if is_flat else _NESTED
 
 
-def _widening(old: DataType, new: DataType, *, is_nested: bool) -> str:
+def _name_widening(old: DataType, new: DataType, *, is_nested: bool) -> str:
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):
         return f"widened: decimal {'precision' if old.scale == new.scale else 'scale'}"
     names = f"{_type_name(old)} to {_type_name(new)}"

@@ -159,8 +159,8 @@ def set_properties(
     protocol = upgrade_protocol(configuration.protocol, features)
     protocol = with_asked_versions(protocol, given)
     _check_mapping_change(configuration, wanted)
-    finished = _finish(configuration, protocol, wanted)
-    return finished if description is None else _described(finished, description)
+    finished = _complete_configuration(configuration, protocol, wanted)
+    return finished if description is None else _with_description(finished, description)
 
 
 def unset_properties(
@@ -186,18 +186,20 @@ def unset_properties(
         spell_property(key, is_known=True)
         del wanted[key]
     _check_mapping_change(configuration, wanted)
-    finished = _finish(configuration, configuration.protocol, wanted)
-    return _described(finished, None) if forgets_description else finished
+    finished = _complete_configuration(configuration, configuration.protocol, wanted)
+    return _with_description(finished, None) if forgets_description else finished
 
 
-def _described(configuration: TableConfiguration, description: str | None) -> TableConfiguration:
+def _with_description(
+    configuration: TableConfiguration, description: str | None
+) -> TableConfiguration:
     if configuration.metadata.description == description:
         return configuration
     metadata = msgspec.structs.replace(configuration.metadata, description=description)
     return TableConfiguration(configuration.protocol, metadata)
 
 
-def _finish(
+def _complete_configuration(
     old: TableConfiguration, protocol: Protocol, properties: Mapping[str, str]
 ) -> TableConfiguration:
     """The new configuration, validated, with everything that its properties imply."""
@@ -328,7 +330,7 @@ def is_protocol_property(key: str) -> bool:
 
 def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
     """The protocol under at least the versions that properties request."""
-    reader, writer = (_version(given, key) for key in _VERSION_KEYS)
+    reader, writer = (_parse_version(given, key) for key in _VERSION_KEYS)
     if (reader, writer) == (2, 7):
         raise _invalid_pair(reader, writer)
     if reader <= protocol.min_reader_version and writer <= protocol.min_writer_version:
@@ -356,7 +358,7 @@ def _invalid_pair(reader: int, writer: int) -> InvalidArgument:
     )
 
 
-def _version(given: Mapping[str, str], key: str) -> int:
+def _parse_version(given: Mapping[str, str], key: str) -> int:
     text = given.get(key, "1")
     if not text.isdecimal() or str(int(text)) != text:
         raise InvalidArgument(f"the table property {key} is a number such as 7, not {text!r}")

@@ -119,7 +119,7 @@ def minimal_protocol(features: Iterable[str]) -> Protocol:
     Legacy versions if they suffice, since the oldest clients support them; else feature lists with
     exactly these features.
     """
-    rows = _rows(features)
+    rows = _find_feature_rows(features)
     if all(row.legacy_writer_version is not None for row in rows):
         return Protocol(
             min_reader_version=max((row.legacy_reader_version or 1 for row in rows), default=1),
@@ -140,7 +140,9 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
     if not missing:
         return protocol
     uses_lists = protocol.min_writer_version >= TABLE_FEATURES_WRITER_VERSION
-    if not uses_lists and all(r.legacy_writer_version is not None for r in _rows(missing)):
+    if not uses_lists and all(
+        r.legacy_writer_version is not None for r in _find_feature_rows(missing)
+    ):
         least = minimal_protocol(missing)
         return Protocol(
             min_reader_version=max(protocol.min_reader_version, least.min_reader_version),
@@ -151,13 +153,13 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
 
 def with_lists(protocol: Protocol, features: Iterable[str]) -> Protocol:
     """The protocol with lists of these features beside those that it lists already."""
-    listed = _listed_protocol(_rows(features))
+    listed = _listed_protocol(_find_feature_rows(features))
     return Protocol(
         min_reader_version=max(protocol.min_reader_version, listed.min_reader_version),
         min_writer_version=TABLE_FEATURES_WRITER_VERSION,
         # Keep the table's spelling of a feature; otherwise an alias would be listed twice.
-        reader_features=_extend(protocol.reader_features, listed.reader_features),
-        writer_features=_extend(protocol.writer_features, listed.writer_features),
+        reader_features=_extend_features(protocol.reader_features, listed.reader_features),
+        writer_features=_extend_features(protocol.writer_features, listed.writer_features),
     )
 
 
@@ -174,7 +176,9 @@ def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
             return legacy
     # Keep the table's spelling of a feature.
     listed = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
-    return _listed_protocol(_rows({*kept, *(name for name in listed if _row_name(name) in kept)}))
+    return _listed_protocol(
+        _find_feature_rows({*kept, *(name for name in listed if _row_name(name) in kept)})
+    )
 
 
 def dependent_features(feature: str) -> frozenset[str]:
@@ -187,7 +191,9 @@ def new_features(before: TableConfiguration, after: TableConfiguration) -> tuple
 
     Features that only a legacy version implies do not count.
     """
-    added = _rows(effective_features(after.protocol) - effective_features(before.protocol))
+    added = _find_feature_rows(
+        effective_features(after.protocol) - effective_features(before.protocol)
+    )
     used = required_features(after.schema, after.metadata.configuration)
     return tuple(row.name for row in added if row.legacy_writer_version is None or row.name in used)
 
@@ -197,7 +203,7 @@ def _row_name(name: str) -> str:
     return row.name if row else name
 
 
-def _rows(features: Iterable[str]) -> tuple[TableFeature, ...]:
+def _find_feature_rows(features: Iterable[str]) -> tuple[TableFeature, ...]:
     """The rows of features by name, under an alias that is among the names."""
     found: dict[str, TableFeature] = {}
     for name in sorted(features):
@@ -218,7 +224,7 @@ def _listed_protocol(rows: Iterable[TableFeature]) -> Protocol:
     )
 
 
-def _extend(
+def _extend_features(
     listed: tuple[str, ...] | None, wanted: tuple[str, ...] | None
 ) -> tuple[str, ...] | None:
     if wanted is None:

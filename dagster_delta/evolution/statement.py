@@ -111,13 +111,13 @@ def _take_form(cursor: StatementCursor) -> _Form:
 # Columns
 
 
-def _added_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    return _one_or_list(cursor, _definition)
+def _read_add_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    return _read_one_or_list(cursor, _read_definition)
 
 
-def _definition(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_definition(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path("the name of the new column")
-    yield actions.AddColumn(path, read_type(cursor), **_properties(cursor))
+    yield actions.AddColumn(path, read_type(cursor), **_read_column_properties(cursor))
 
 
 _PROPERTIES_ELSEWHERE = (
@@ -128,7 +128,7 @@ _PROPERTIES_ELSEWHERE = (
 """Words by which other dialects end the default of a column, and that Delta tables do not have."""
 
 
-def _properties(cursor: StatementCursor) -> dict[str, Any]:
+def _read_column_properties(cursor: StatementCursor) -> dict[str, Any]:
     """The properties of a column, as fields of `AddColumn`."""
     found: dict[str, Any] = {}
     while True:
@@ -144,7 +144,7 @@ def _properties(cursor: StatementCursor) -> dict[str, Any]:
         elif cursor.take_word("COMMENT"):
             given = {"comment": cursor.string("the comment")}
         elif cursor.is_word("FIRST", "AFTER"):
-            given = {"position": _position(cursor)}
+            given = {"position": _read_position(cursor)}
         else:
             return found
         if given.keys() & found.keys():
@@ -152,30 +152,30 @@ def _properties(cursor: StatementCursor) -> dict[str, Any]:
         found |= given
 
 
-def _position(cursor: StatementCursor) -> Position:
+def _read_position(cursor: StatementCursor) -> Position:
     if cursor.take_word("FIRST"):
         return Position()
     cursor.expect("AFTER")
     return Position(cursor.path()[-1])
 
 
-def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_drop_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
     def read_one(item: StatementCursor) -> Iterator[SchemaAction]:
         yield actions.DropColumn(item.path())
 
-    yield from _one_or_list(cursor, read_one)
+    yield from _read_one_or_list(cursor, read_one)
     cursor.take_word("RESTRICT")
 
 
-def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_rename(cursor: StatementCursor) -> Iterator[SchemaAction]:
     if cursor.is_word("TO") and not cursor.peek().is_word("TO"):
         cursor.fail("a table has a location, and no name to change; name the column to rename")
     path = cursor.path()
     cursor.expect("TO")
-    yield actions.RenameColumn(path, _name_beside(cursor, path, "the new name"))
+    yield actions.RenameColumn(path, _read_name_beside(cursor, path, "the new name"))
 
 
-def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
+def _read_name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
     """Take a new name in the struct of a column, given alone or as a path."""
     token = cursor.token
     target = cursor.path(what)
@@ -185,11 +185,11 @@ def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
     return target[-1]
 
 
-def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield _alteration(cursor, cursor.path())
+def _read_alter(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    yield _read_alteration(cursor, cursor.path())
 
 
-def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
+def _read_alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if cursor.take_words("SET", "NOT"):
         cursor.expect("NULL")
         return actions.SetNullable(path, False)
@@ -211,28 +211,28 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if cursor.take_word("COMMENT"):
         return actions.SetComment(path, cursor.string("the comment"))
     if cursor.is_word("FIRST", "AFTER"):
-        return actions.MoveColumn(path, _position(cursor))
+        return actions.MoveColumn(path, _read_position(cursor))
     return cursor.fail("expected TYPE, SET, DROP, COMMENT, FIRST or AFTER")
 
 
-def _changed(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_change(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path()
     if cursor.is_word("TYPE", "SET", "DROP", "COMMENT", "FIRST", "AFTER"):
-        yield _alteration(cursor, path)
+        yield _read_alteration(cursor, path)
         return
-    new_name = _name_beside(cursor, path, "the name of the column after the change")
-    yield from _redefined(cursor, path)
+    new_name = _read_name_beside(cursor, path, "the name of the column after the change")
+    yield from _read_redefinition(cursor, path)
     if new_name != path[-1]:
         yield actions.RenameColumn(path, new_name)
 
 
-def _modified(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield from _redefined(cursor, cursor.path())
+def _read_modify(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    yield from _read_redefinition(cursor, cursor.path())
 
 
-def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
+def _read_redefinition(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
     yield actions.ChangeType(path, read_type(cursor))
-    given = _properties(cursor)
+    given = _read_column_properties(cursor)
     if "nullable" in given:
         yield actions.SetNullable(path, given["nullable"])
     if "default" in given:
@@ -246,18 +246,18 @@ def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaActi
 # The table as a whole
 
 
-def _added_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_add_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
     name = cursor.name("the name of the constraint")
     cursor.expect("CHECK")
     yield actions.AddConstraint(name, cursor.parenthesised())
     cursor.take_word("ENFORCED")
 
 
-def _dropped_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_drop_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
     yield actions.DropConstraint(cursor.name("the name of the constraint"))
 
 
-def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_drop_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
     if cursor.token.kind == "string":
         name = cursor.string("the name of the feature")
     else:
@@ -269,12 +269,12 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
     yield actions.DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
 
 
-def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield actions.SetProperties(dict(_listed(cursor, _property)))
+def _read_set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    yield actions.SetProperties(dict(_read_list(cursor, _read_property)))
 
 
-def _property(cursor: StatementCursor) -> tuple[str, object]:
-    key = _property_key(cursor)
+def _read_property(cursor: StatementCursor) -> tuple[str, object]:
+    key = _read_property_key(cursor)
     cursor.take_operator("=", "==")
     token = cursor.token
     if token.kind not in ("string", "number") and not token.is_word("TRUE", "FALSE"):
@@ -283,28 +283,28 @@ def _property(cursor: StatementCursor) -> tuple[str, object]:
     return key, text if token.kind == "string" else text.lower()
 
 
-def _unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield actions.UnsetProperties(tuple(_listed(cursor, _property_key)))
+def _read_unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    yield actions.UnsetProperties(tuple(_read_list(cursor, _read_property_key)))
 
 
-def _property_key(cursor: StatementCursor) -> str:
+def _read_property_key(cursor: StatementCursor) -> str:
     if cursor.token.kind == "string":
         return cursor.string("the name of a property")
     return ".".join(cursor.path("the name of a property"))
 
 
-def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_cluster_by(cursor: StatementCursor) -> Iterator[SchemaAction]:
     is_none = cursor.take_word("NONE")
-    yield actions.ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
+    yield actions.ClusterBy(() if is_none else tuple(_read_list(cursor, StatementCursor.path)))
 
 
-def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
+def _read_table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
     cursor.take_operator("=")
     text = cursor.string("the comment") or None
     yield actions.SetTableText("description", text)
 
 
-def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:
+def _read_list(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:
     """What is read between parentheses, separated by commas."""
     cursor.expect("(")
     found = [read(cursor)]
@@ -314,27 +314,27 @@ def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> l
     return found
 
 
-def _one_or_list(cursor: StatementCursor, read: _Read) -> Iterator[SchemaAction]:
+def _read_one_or_list(cursor: StatementCursor, read: _Read) -> Iterator[SchemaAction]:
     if not cursor.token.is_operator("("):
         return read(cursor)
-    return chain.from_iterable(_listed(cursor, lambda item: tuple(read(item))))
+    return chain.from_iterable(_read_list(cursor, lambda item: tuple(read(item))))
 
 
 _IF_EXISTS = ("IF", "EXISTS")
 _FORMS = (
-    _Form(("ADD", "CONSTRAINT"), _added_constraint),
-    _Form(("ADD",), _added_columns, ("COLUMN", "COLUMNS"), ("IF", "NOT", "EXISTS")),
-    _Form(("DROP", "FEATURE"), _dropped_feature),
-    _Form(("DROP", "CONSTRAINT"), _dropped_constraint, guard=_IF_EXISTS),
-    _Form(("DROP", "CHECK"), _dropped_constraint, guard=_IF_EXISTS),
-    _Form(("DROP",), _dropped_columns, ("COLUMN", "COLUMNS"), _IF_EXISTS),
-    _Form(("RENAME",), _renamed, ("COLUMN",)),
-    _Form(("ALTER",), _altered, ("COLUMN",)),
-    _Form(("CHANGE",), _changed, ("COLUMN",)),
-    _Form(("MODIFY",), _modified, ("COLUMN",)),
-    _Form(("SET", "TBLPROPERTIES"), _set_properties),
-    _Form(("UNSET", "TBLPROPERTIES"), _unset_properties, guard=_IF_EXISTS),
-    _Form(("CLUSTER", "BY"), _clustered),
-    _Form(("COMMENT",), _table_comment),
+    _Form(("ADD", "CONSTRAINT"), _read_add_constraint),
+    _Form(("ADD",), _read_add_columns, ("COLUMN", "COLUMNS"), ("IF", "NOT", "EXISTS")),
+    _Form(("DROP", "FEATURE"), _read_drop_feature),
+    _Form(("DROP", "CONSTRAINT"), _read_drop_constraint, guard=_IF_EXISTS),
+    _Form(("DROP", "CHECK"), _read_drop_constraint, guard=_IF_EXISTS),
+    _Form(("DROP",), _read_drop_columns, ("COLUMN", "COLUMNS"), _IF_EXISTS),
+    _Form(("RENAME",), _read_rename, ("COLUMN",)),
+    _Form(("ALTER",), _read_alter, ("COLUMN",)),
+    _Form(("CHANGE",), _read_change, ("COLUMN",)),
+    _Form(("MODIFY",), _read_modify, ("COLUMN",)),
+    _Form(("SET", "TBLPROPERTIES"), _read_set_properties),
+    _Form(("UNSET", "TBLPROPERTIES"), _read_unset_properties, guard=_IF_EXISTS),
+    _Form(("CLUSTER", "BY"), _read_cluster_by),
+    _Form(("COMMENT",), _read_table_comment),
 )
 _VERBS = tuple(dict.fromkeys(form.words[0] for form in _FORMS))

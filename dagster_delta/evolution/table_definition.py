@@ -109,7 +109,7 @@ def define_table(
     check_nesting(definition.schema)
     # Ids and the history of types are those of its source table.
     schema = without_metadata(definition.schema, _TABLE_LOCAL_METADATA)
-    protocol = _protocol(schema, properties, replaces)
+    protocol = _choose_protocol(schema, properties, replaces)
     configuration = {key: properties[key] for key in properties if not is_protocol_property(key)}
     is_mapped = TableProperties.parse(configuration).column_mapping_mode != "none"
     if is_mapped and replaces is not None:
@@ -118,9 +118,9 @@ def define_table(
         configuration[MAX_COLUMN_ID_KEY] = str(highest)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
-    configuration |= _kept(replaces, CHECKPOINT_PROTECTION_KEY)
+    configuration |= _keep_properties(replaces, CHECKPOINT_PROTECTION_KEY)
     if "rowTracking" in effective_features(protocol):
-        kept = _kept(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
+        kept = _keep_properties(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
         configuration = with_materialized_columns(kept | configuration, new_name)
     empty = Metadata(
         # The names of its columns in files depend on it, and are the same in the next attempt.
@@ -229,10 +229,10 @@ def _in_commit_timestamp_start(
             "delta.enableInCommitTimestamps cannot be turned on while a table is replaced; leave "
             "it out, or create the table elsewhere"
         )
-    return _kept(replaces, *IN_COMMIT_TIMESTAMP_START_KEYS)
+    return _keep_properties(replaces, *IN_COMMIT_TIMESTAMP_START_KEYS)
 
 
-def _kept(replaces: TableConfiguration | None, *keys: str) -> dict[str, str]:
+def _keep_properties(replaces: TableConfiguration | None, *keys: str) -> dict[str, str]:
     """Properties of a replaced table that its older versions need."""
     old = replaces.metadata.configuration if replaces else {}
     return {key: old[key] for key in keys if key in old}
@@ -247,7 +247,7 @@ def without_metadata(schema: StructType, prefixes: tuple[str, ...]) -> StructTyp
     return map_fields(schema, strip)
 
 
-def _protocol(
+def _choose_protocol(
     schema: StructType, properties: Mapping[str, str], replaces: TableConfiguration | None
 ) -> Protocol:
     features = required_features(schema, properties)

@@ -65,14 +65,14 @@ def parse_type(sql: str) -> DataType:
 def read_type(cursor: StatementCursor) -> DataType:
     """Take the type that comes next."""
     with cursor.one_level_deeper(MAX_NESTING + 1):
-        data_type = _element(cursor)
+        data_type = _read_unsuffixed_type(cursor)
     while cursor.take_operator("["):
         cursor.expect("]")
         data_type = ArrayType(data_type)
     return data_type
 
 
-def _element(cursor: StatementCursor) -> DataType:
+def _read_unsuffixed_type(cursor: StatementCursor) -> DataType:
     token = cursor.token
     if token.kind != "word":
         cursor.fail("expected a type")
@@ -80,7 +80,7 @@ def _element(cursor: StatementCursor) -> DataType:
     if reader := _NESTED.get(word):
         return reader(cursor)
     if word in ("DECIMAL", "DEC", "NUMERIC"):
-        return _decimal(cursor)
+        return _read_decimal(cursor)
     if word in _TEXT_WITH_LENGTH:
         if cursor.token.is_operator("("):
             cursor.fail(
@@ -92,11 +92,11 @@ def _element(cursor: StatementCursor) -> DataType:
         return _UNSIGNED_NAMES[word]
     found = _PRIMITIVES.get(word)
     if found is None:
-        cursor.fail(_unknown(word), at=token)
+        cursor.fail(_explain_unknown_type(word), at=token)
     return _with_suffixes(cursor, word, found)
 
 
-def _unknown(word: str) -> str:
+def _explain_unknown_type(word: str) -> str:
     if word == "INT8":
         # Eight bytes in DuckDB, eight bits in DuckLake and Arrow.
         return "INT8 is ambiguous (8 bits or 8 bytes); write TINYINT or BIGINT"
@@ -130,7 +130,7 @@ def _with_suffixes(cursor: StatementCursor, word: str, found: PrimitiveType) -> 
     return found
 
 
-def _decimal(cursor: StatementCursor) -> DecimalType:
+def _read_decimal(cursor: StatementCursor) -> DecimalType:
     token = cursor.token
     precision, scale = 10, 0
     if cursor.take_operator("("):
@@ -145,7 +145,7 @@ def _decimal(cursor: StatementCursor) -> DecimalType:
     return DecimalType(precision, scale)
 
 
-def _opening(cursor: StatementCursor) -> str:
+def _take_opening_bracket(cursor: StatementCursor) -> str:
     """Take the bracket that opens the parameters; returns the one that closes them."""
     if cursor.take_operator("("):
         return ")"
@@ -153,15 +153,15 @@ def _opening(cursor: StatementCursor) -> str:
     return ">"
 
 
-def _array(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor)
+def _read_array(cursor: StatementCursor) -> DataType:
+    closing = _take_opening_bracket(cursor)
     element = read_type(cursor)
     cursor.expect(closing)
     return ArrayType(element)
 
 
-def _map(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor)
+def _read_map(cursor: StatementCursor) -> DataType:
+    closing = _take_opening_bracket(cursor)
     key = read_type(cursor)
     cursor.expect(",")
     value = read_type(cursor)
@@ -169,16 +169,16 @@ def _map(cursor: StatementCursor) -> DataType:
     return MapType(key, value)
 
 
-def _struct(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor)
-    fields = [_field(cursor)]
+def _read_struct(cursor: StatementCursor) -> DataType:
+    closing = _take_opening_bracket(cursor)
+    fields = [_read_field(cursor)]
     while cursor.take_operator(","):
-        fields.append(_field(cursor))
+        fields.append(_read_field(cursor))
     cursor.expect(closing)
     return StructType(tuple(fields))
 
 
-def _field(cursor: StatementCursor) -> StructField:
+def _read_field(cursor: StatementCursor) -> StructField:
     name = cursor.name("the name of a field")
     cursor.take_operator(":")
     data_type = read_type(cursor)
@@ -189,9 +189,9 @@ def _field(cursor: StatementCursor) -> StructField:
 
 
 _NESTED: dict[str, Callable[[StatementCursor], DataType]] = {
-    "ARRAY": _array,
-    "LIST": _array,
-    "MAP": _map,
-    "STRUCT": _struct,
-    "ROW": _struct,
+    "ARRAY": _read_array,
+    "LIST": _read_array,
+    "MAP": _read_map,
+    "STRUCT": _read_struct,
+    "ROW": _read_struct,
 }
