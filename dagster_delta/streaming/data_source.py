@@ -107,11 +107,11 @@ def split_into_tasks(
     return [
         ReadFiles(location, replace(changes, files=files), columns)
         for changes in sets
-        for files in _split(changes.files)
+        for files in _split_files(changes.files)
     ]
 
 
-def _split(files: pa.Table) -> Iterator[pa.Table]:
+def _split_files(files: pa.Table) -> Iterator[pa.Table]:
     sizes = pc.fill_null(files["size_bytes"], 0).to_pylist()
     target = min(max(sum(sizes) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)
     for numbers in split_by_size(range(len(sizes)), sizes.__getitem__, target):
@@ -188,16 +188,18 @@ class DeltaLogSource(DataSource):
         return "delta_log"
 
     @cached_property
-    def _parsed(self) -> SourceOptions:
+    def _parsed_options(self) -> SourceOptions:
         return parse_source_options(dict(self.options))
 
     def schema(self) -> SparkSchema:
         """The logical schema of the table, with the columns of the feed if the feed is read."""
-        return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
+        return to_spark_schema(
+            _logical_schema(_open_snapshot(self._parsed_options), self._parsed_options)
+        )
 
     def writer(self, schema: SparkSchema, overwrite: bool) -> TableWriter:
         """The writer of a batch query. Raises as `TableWriter` says."""
-        return TableWriter(self._parsed, schema, overwrite=overwrite)
+        return TableWriter(self._parsed_options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self,
@@ -214,11 +216,11 @@ class DeltaLogSource(DataSource):
 
     def reader(self, schema: SparkSchema) -> DataSourceReader:
         """The reader of a batch query."""
-        return _TableReader(self._parsed.check_use("a batch query"), schema)
+        return _TableReader(self._parsed_options.check_use("a batch query"), schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a streaming query."""
-        options = self._parsed.check_use("a stream")
+        options = self._parsed_options.check_use("a stream")
         if ReadAllAvailable is None and (options.max_files or options.max_bytes):
             raise InvalidArgument(
                 "maxFilesPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer, where a source "
@@ -228,7 +230,7 @@ class DeltaLogSource(DataSource):
         return _StreamReader(options, schema)
 
 
-def _open(options: SourceOptions) -> Snapshot:
+def _open_snapshot(options: SourceOptions) -> Snapshot:
     store = open_store(options.uri, options.storage_options)
     return Snapshot.load(store, version=options.version_as_of, timestamp=options.timestamp_as_of)
 
@@ -251,10 +253,10 @@ class _TaskReader:
         if isinstance(partition, ReadFiles):
             yield from partition.read(_arrow_schema(self._schema))
 
-    def _tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> Sequence[ReadFiles]:
+    def _make_tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> Sequence[ReadFiles]:
         return split_into_tasks(snapshot.store.location, sets, tuple(self._schema.names))
 
-    def _checked(self, snapshot: Snapshot) -> Snapshot:
+    def _check_schema(self, snapshot: Snapshot) -> Snapshot:
         # Spark has already read the schema, in another process.
         schema = to_spark_schema(_logical_schema(snapshot, self._options))
         if schema.simpleString() != self._schema.simpleString():
@@ -277,8 +279,8 @@ class _TableReader(_TaskReader, DataSourceReader):
 
     def partitions(self) -> Sequence[ReadFiles]:
         """The live files, divided into tasks."""
-        snapshot = self._checked(_open(self._options))
-        return self._tasks(snapshot, [files_of_snapshot(snapshot)])
+        snapshot = self._check_schema(_open_snapshot(self._options))
+        return self._make_tasks(snapshot, [files_of_snapshot(snapshot)])
 
 
 class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -291,20 +293,22 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return {"_options": self._options, "_schema": self._schema, "_until": None}
 
     @cached_property
-    def _latest(self) -> Snapshot:
-        return self._checked(_open(self._options))
+    def _latest_snapshot(self) -> Snapshot:
+        return self._check_schema(_open_snapshot(self._options))
 
     @cached_property
-    def _stream(self) -> LogStream:
-        return LogStream(self._options, self._latest)
+    def _log_stream(self) -> LogStream:
+        return LogStream(self._options, self._latest_snapshot)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """The start of a query without a checkpoint, or of its first batch if that is repeated."""
-        return StreamOffset(table_id=self._latest.metadata.id, version=BEGINNING).to_json_value()
+        return StreamOffset(
+            table_id=self._latest_snapshot.metadata.id, version=BEGINNING
+        ).to_json_value()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Exclude everything that is committed from now on."""
-        self._until = self._stream.latest_version()
+        self._until = self._log_stream.latest_version()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Some limit: `latestOffset` applies those of the query."""
@@ -315,20 +319,20 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
     ) -> dict[str, object]:
         """The end of the batch that begins at `start`; a Spark before 4.2 passes no arguments."""
         if start is None:
-            version = self._stream.latest_version() if self._until is None else self._until
-            end = StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
+            version = self._log_stream.latest_version() if self._until is None else self._until
+            end = StreamOffset(table_id=self._latest_snapshot.metadata.id, version=version + 1)
             return end.to_json_value()
         is_unlimited = isinstance(limit, ReadAllAvailable)
         admission = Admission() if is_unlimited else self._options.admission()
         offset = StreamOffset.from_json_value(start)
-        return self._stream.advance(offset, admission, until=self._until).to_json_value()
+        return self._log_stream.advance(offset, admission, until=self._until).to_json_value()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[ReadFiles]:
         """The files between two offsets, divided into tasks."""
-        sets = self._stream.files_between(
+        sets = self._log_stream.files_between(
             StreamOffset.from_json_value(start), StreamOffset.from_json_value(end)
         )
-        return self._tasks(self._latest, sets)
+        return self._make_tasks(self._latest_snapshot, sets)
 
 
 def _arrow_schema(schema: SparkSchema) -> pa.Schema:
@@ -391,7 +395,7 @@ class TableWriter(DataSourceArrowWriter):
         tasks = [message for message in messages if isinstance(message, _WrittenByTask)]
         error = next((task.error for task in tasks if task.error is not None), None)
         if error is not None:
-            self._discard(tasks)
+            self._delete_files(tasks)
             raise error
         written = _written_by(tasks)
         store = open_store(self._uri, self._storage_options)
@@ -407,9 +411,11 @@ class TableWriter(DataSourceArrowWriter):
         message is missing, and the commit has handled the files itself.
         """
         if None in messages:
-            self._discard([message for message in messages if isinstance(message, _WrittenByTask)])
+            self._delete_files(
+                [message for message in messages if isinstance(message, _WrittenByTask)]
+            )
 
-    def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
+    def _delete_files(self, tasks: Sequence[_WrittenByTask]) -> None:
         paths = [decode_path(file.path) for file in _written_by(tasks).files]
         if paths:
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)

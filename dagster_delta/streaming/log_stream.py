@@ -205,7 +205,7 @@ class LogStream:
             start = end if end.is_snapshot else start.next_version()
         last = end.version if end.index else end.version - 1
         if not end.is_snapshot and start.version <= last:
-            for actions, timestamp_ms in self._commits(start.version, last):
+            for actions, timestamp_ms in self._read_commits(start.version, last):
                 first = start.index if actions.version == start.version else 0
                 stop = end.index if actions.version == end.version else None
                 with located(self._store, actions.version):
@@ -216,7 +216,7 @@ class LogStream:
                         found.add(actions.version, timestamp_ms, change)
         return found.sets(shown)
 
-    def _commits(self, first: int, last: int) -> Iterator[tuple[CommitActions, int]]:
+    def _read_commits(self, first: int, last: int) -> Iterator[tuple[CommitActions, int]]:
         if self._options.read_change_feed:
             for commit in read_commit_range(self._store, first, last):
                 yield commit.actions, commit.timestamp_ms
@@ -236,7 +236,7 @@ class LogStream:
         try:
             return Snapshot.load(self._store, version=version)
         except VersionNotFound as error:
-            raise self._lost(
+            raise self._describe_lost_history(
                 f"The stream was reading the rows that the table had at version {version}, and the "
                 "log does not reach back to it any more",
                 version,
@@ -258,7 +258,7 @@ class LogStream:
         try:
             return self._load_commit(version)
         except VersionNotFound as error:
-            raise self._lost(
+            raise self._describe_lost_history(
                 f"The stream goes on with version {version}, whose commit a clean-up of the log "
                 "has removed, so that its rows would be lost",
                 version,
@@ -290,7 +290,7 @@ class LogStream:
             return
         known = KnownCommit.read(self._store, offset.last_read)
         if known is not None and known.digest != offset.commit:
-            raise self._lost(
+            raise self._describe_lost_history(
                 f"The version {offset.last_read} that the query has read is another one now, as "
                 "the table was created again, or its log was set back and has grown again",
                 offset.last_read,
@@ -298,13 +298,13 @@ class LogStream:
         self._identified = known
 
     def _set_back(self, read: int, found: int) -> VersionNotFound:
-        return self._lost(
+        return self._describe_lost_history(
             f"The query has read the table up to version {read}, and it is at {found}, as its log "
             "was set back, or the table was created again",
             read + 1,
         )
 
-    def _lost(self, why: str, version: int) -> VersionNotFound:
+    def _describe_lost_history(self, why: str, version: int) -> VersionNotFound:
         return VersionNotFound(
             f"{why}: start a new query, with a checkpoint location of its own",
             table=self._store.location.uri,
@@ -403,7 +403,7 @@ class CommitRules:
         if self._options.read_change_feed and removes_older_rows(actions):
             before = actions.version - 1
             with suppress(VersionNotFound):
-                found.append(self._known.get(before) or self._load(before))
+                found.append(self._known.get(before) or self._load_configuration(before))
         return found
 
     def _configuration_at(self, actions: CommitActions) -> TableConfiguration:
@@ -416,13 +416,13 @@ class CommitRules:
             if found is not before:
                 found.check_readable(table=self._store.location.uri, version=version)
         else:
-            found = self._load(version)
+            found = self._load_configuration(version)
         if len(self._known) > _REMEMBERED_VERSIONS:
             self._known = {self._latest.version: self._latest.configuration}
         self._known[version] = found
         return found
 
-    def _load(self, version: int) -> TableConfiguration:
+    def _load_configuration(self, version: int) -> TableConfiguration:
         try:
             return Snapshot.load(self._store, version=version).configuration
         except VersionNotFound as error:
@@ -476,7 +476,11 @@ class SnapshotFiles:
         self._starts = [0]
         if snapshot.is_large_and_unread:
             batches = FilePlanner(snapshot).batches(["modification_time_ms"])
-            times = np.sort(np.concatenate([_times(batch.files).to_numpy() for batch in batches]))
+            times = np.sort(
+                np.concatenate(
+                    [_modification_times_of(batch.files).to_numpy() for batch in batches]
+                )
+            )
             bounds = np.unique(times[STRETCH_FILES::STRETCH_FILES])
             self._bounds = bounds.tolist()
             self._starts += np.searchsorted(times, bounds).tolist()
@@ -497,18 +501,18 @@ class SnapshotFiles:
     def _files_of(self, stretch: int) -> pa.Table:
         if self._held is None or self._held[0] != stretch:
             self._held = None
-            found = self._read(stretch).sort_by([(name, "ascending") for name in _KEY])
+            found = self._read_stretch(stretch).sort_by([(name, "ascending") for name in _KEY])
             self._held = stretch, found.select(SNAPSHOT_COLUMNS)
         return self._held[1]
 
-    def _read(self, stretch: int) -> pa.Table:
+    def _read_stretch(self, stretch: int) -> pa.Table:
         names = [*SNAPSHOT_COLUMNS, "modification_time_ms"]
         if not self._bounds:
             return self._snapshot.live_files(names)
         low, high = [_ALWAYS_MS, *self._bounds][stretch], [*self._bounds, None][stretch]
 
         def is_inside(files: pa.Table) -> pa.ChunkedArray:
-            times = _times(files)
+            times = _modification_times_of(files)
             inside = pc.greater_equal(times, integer_scalar(low))
             return inside if high is None else pc.and_(inside, pc.less(times, integer_scalar(high)))
 
@@ -518,6 +522,6 @@ class SnapshotFiles:
 _ALWAYS_MS, _NEVER_MS = -(2**63), 2**63 - 1
 
 
-def _times(files: pa.Table) -> pa.ChunkedArray:
+def _modification_times_of(files: pa.Table) -> pa.ChunkedArray:
     """Modification times in milliseconds; files without one come last."""
     return pc.fill_null(files["modification_time_ms"], integer_scalar(_NEVER_MS))

@@ -214,7 +214,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
             storage[name[len(_STORAGE_PREFIX) :]] = text
         elif folded in _SPELLED:
             spelled = _SPELLED[folded]
-            values[spelled] = _READ.get(spelled, _value)(text)
+            values[spelled] = _READ.get(spelled, _parse_value)(text)
         else:
             raise InvalidArgument(
                 f"there is no option {name!r}: the options are "
@@ -232,7 +232,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         raise InvalidArgument(f"the option {name} is {values[name]!r}: {problem}") from error
 
 
-def _value(text: str) -> object:
+def _parse_value(text: str) -> object:
     """A number, true or false, or the word in lower case."""
     word = text.strip().lower()
     return {"true": True, "false": False}.get(word, int(word) if word.isdecimal() else word)
