@@ -240,7 +240,7 @@ def _parse_schema(text: str) -> StructType:
     try:
         parsed = data_type_from_json(msgspec.json.decode(text))
     except DECODING_ERRORS as error:
-        raise _damaged(str(error)) from error
+        raise _describe_damage(str(error)) from error
     if not isinstance(parsed, StructType):
         raise InvalidTable(
             f"the schemaString is of type {parsed}, and a table's schema is a struct"
@@ -248,7 +248,7 @@ def _parse_schema(text: str) -> StructType:
     return parsed
 
 
-def _damaged(reason: str) -> InvalidTable:
+def _describe_damage(reason: str) -> InvalidTable:
     return InvalidTable(
         f"the schemaString is not a schema ({reason}): the metaData action is damaged; restore the "
         "table from an older version or repair the commit"
@@ -264,15 +264,15 @@ def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
             f"the schema has a column that is nested more than {_MAX_READ_NESTING} types deep, "
             "which this library does not read; drop the column with the engine that added it"
         )
-    node = _checked(value, dict, "a type")
+    node = _check_kind(value, dict, "a type")
     inside = nesting + 1
     match node.get("type"):
         case "struct":
-            fields = _member(node, "fields", list)
+            fields = _get_member(node, "fields", list)
             return StructType(tuple(_field_from_json(field, inside) for field in fields))
         case "array":
             element = data_type_from_json(node.get("elementType"), nesting=inside)
-            return ArrayType(element, _member(node, "containsNull", bool))
+            return ArrayType(element, _get_member(node, "containsNull", bool))
         case "map":
             key_type = data_type_from_json(node.get("keyType"), nesting=inside)
             if key_type == PrimitiveType("void"):
@@ -280,26 +280,26 @@ def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
             return MapType(
                 key_type,
                 data_type_from_json(node.get("valueType"), nesting=inside),
-                _member(node, "valueContainsNull", bool),
+                _get_member(node, "valueContainsNull", bool),
             )
         case unknown:
-            raise _undefined(unknown)
+            raise _describe_undefined_type(unknown)
 
 
-def _undefined(spelled: object) -> InvalidTable:
+def _describe_undefined_type(spelled: object) -> InvalidTable:
     return InvalidTable(
         f"the schema holds the type {spelled!r}, which the protocol does not define"
     )
 
 
-def _checked(value: object, kind: type[_T], what: str) -> _T:
+def _check_kind(value: object, kind: type[_T], what: str) -> _T:
     if not isinstance(value, kind):
-        raise _damaged(f"{what} is {value!r}")
+        raise _describe_damage(f"{what} is {value!r}")
     return value
 
 
-def _member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
-    return _checked(node.get(key), kind, key)
+def _get_member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
+    return _check_kind(node.get(key), kind, key)
 
 
 def _parse_primitive(name: str) -> DataType:
@@ -315,13 +315,13 @@ def _parse_primitive(name: str) -> DataType:
             f"the schema holds the type {name!r}, and decimals have 1 to {MAX_DECIMAL_PRECISION} "
             "digits, no more of them after the point, and no fewer than 0"
         )
-    raise _undefined(name)
+    raise _describe_undefined_type(name)
 
 
 def _field_from_json(value: object, nesting: int) -> StructField:
-    node = _checked(value, dict, "a field")
+    node = _check_kind(value, dict, "a field")
     nullable, metadata = node.get("nullable", True), node.get("metadata") or {}
-    name = _member(node, "name", str)
+    name = _get_member(node, "name", str)
     try:
         data_type = data_type_from_json(node.get("type"), nesting=nesting)
     except (InvalidTable, UnsupportedFeature) as error:
@@ -330,8 +330,8 @@ def _field_from_json(value: object, nesting: int) -> StructField:
     return StructField(
         name,
         data_type,
-        _checked(nullable, bool, "nullable"),
-        _checked(metadata, dict, "metadata"),
+        _check_kind(nullable, bool, "nullable"),
+        _check_kind(metadata, dict, "metadata"),
     )
 
 

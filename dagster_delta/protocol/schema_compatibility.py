@@ -39,10 +39,10 @@ def find_incompatibility(
     before, after = older.column_mapping_mode, newer.column_mapping_mode
     if before != "none" and after == "none":
         return "column mapping was turned off"
-    if _folded(older.partition_columns) != _folded(newer.partition_columns):
+    if _fold_names(older.partition_columns) != _fold_names(newer.partition_columns):
         return (
-            f"the table was partitioned by {_listed(older.partition_columns)} and is partitioned "
-            f"by {_listed(newer.partition_columns)}"
+            f"the table was partitioned by {_join_names(older.partition_columns)} and is "
+            f"partitioned by {_join_names(newer.partition_columns)}"
         )
 
     def key(field: StructField, mode: ColumnMappingMode) -> str:
@@ -55,20 +55,22 @@ def find_incompatibility(
     for path, field, successor in paired_fields(older.schema, newer.schema, *keys):
         if field is None or (successor is None and not keeps_columns):
             continue
-        if problem := _problem(field, successor, is_followed=is_followed):
+        if problem := _find_problem(field, successor, is_followed=is_followed):
             return f"column {'.'.join(path)} {problem}"
     return None
 
 
-def _folded(names: tuple[str, ...]) -> list[str]:
+def _fold_names(names: tuple[str, ...]) -> list[str]:
     return [fold_name(name) for name in names]
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _problem(older: StructField, newer: StructField | None, *, is_followed: bool) -> str | None:
+def _find_problem(
+    older: StructField, newer: StructField | None, *, is_followed: bool
+) -> str | None:
     """What makes values of a field unreadable as those of its successor. `is_followed`: whether a
     field that has another name is the same one.
     """

@@ -167,7 +167,7 @@ class _Property(Generic[T]):
             ) from error
 
 
-def _flag(key: str, *, default: bool = False) -> _Property[bool]:
+def _declare_flag(key: str, *, default: bool = False) -> _Property[bool]:
     return _Property(key, _parse_boolean, default=default)
 
 
@@ -181,7 +181,7 @@ class TableProperties(msgspec.Struct, frozen=True):
     configuration: Mapping[str, str]
     """All properties as in the log, unknown ones included."""
 
-    append_only = _flag("delta.appendOnly")
+    append_only = _declare_flag("delta.appendOnly")
     """Whether rows may never be deleted or changed."""
     checkpoint_interval = _Property[int | None]("delta.checkpointInterval", _parse_integer(1), None)
     """Commits between two checkpoints; None to choose by the size of the table."""
@@ -189,7 +189,7 @@ class TableProperties(msgspec.Struct, frozen=True):
         "delta.checkpointPolicy", _parse_choice("classic", "v2"), "classic"
     )
     """Kind of checkpoint that writers produce: `classic` or `v2`."""
-    write_stats_as_json = _flag("delta.checkpoint.writeStatsAsJson", default=True)
+    write_stats_as_json = _declare_flag("delta.checkpoint.writeStatsAsJson", default=True)
     """Whether checkpoints hold statistics as JSON text."""
     write_stats_as_struct = _Property[bool | None](
         "delta.checkpoint.writeStatsAsStruct", _parse_boolean, None
@@ -209,7 +209,7 @@ class TableProperties(msgspec.Struct, frozen=True):
     """Characters of a string that statistics keep."""
     log_retention_ms = _Property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
     """How long log files are kept, in milliseconds."""
-    enable_expired_log_cleanup = _flag("delta.enableExpiredLogCleanup", default=True)
+    enable_expired_log_cleanup = _declare_flag("delta.enableExpiredLogCleanup", default=True)
     """Whether writers may delete expired log files."""
     deleted_file_retention_ms = _Property(
         "delta.deletedFileRetentionDuration", parse_interval_ms, 7 * _DAY_MS
@@ -226,38 +226,40 @@ class TableProperties(msgspec.Struct, frozen=True):
         former_key="delta.enableChangeDataCapture",
     )
     """Whether writers record row-level changes."""
-    enable_deletion_vectors = _flag("delta.enableDeletionVectors")
+    enable_deletion_vectors = _declare_flag("delta.enableDeletionVectors")
     """Whether writers may write new deletion vectors."""
-    enable_type_widening = _flag("delta.enableTypeWidening")
+    enable_type_widening = _declare_flag("delta.enableTypeWidening")
     """Whether column types may be widened."""
-    enable_variant_shredding = _flag("delta.enableVariantShredding")
+    enable_variant_shredding = _declare_flag("delta.enableVariantShredding")
     """Whether writers may split variants into typed columns."""
     enable_column_change = _Property[bool | None](
         "dagsterDelta.enableColumnChange", _parse_boolean, None
     )
     """Whether columns may change their type online, a property that this library defines; None if
     not set, which means no."""
-    enable_row_ids = _flag("delta.enableRowIds")
+    enable_row_ids = _declare_flag("delta.enableRowIds")
     """Whether row ids are complete, in the draft of row tracking."""
-    row_tracking_suspended = _flag("delta.rowTrackingSuspended")
+    row_tracking_suspended = _declare_flag("delta.rowTrackingSuspended")
     """Whether new rows get no ids, because row tracking is being dropped."""
-    enable_materialized_partition_columns = _flag("delta.enableMaterializePartitionColumnsFeature")
+    enable_materialized_partition_columns = _declare_flag(
+        "delta.enableMaterializePartitionColumnsFeature"
+    )
     """Whether data files hold the partition columns too."""
-    symlink_manifests = _flag("delta.compatibility.symlinkFormatManifest.enabled")
+    symlink_manifests = _declare_flag("delta.compatibility.symlinkFormatManifest.enabled")
     """Whether writers maintain lists of the live files for engines that do not read the log."""
-    auto_optimize = _flag("delta.autoOptimize")
+    auto_optimize = _declare_flag("delta.autoOptimize")
     """The former name of `auto_compact`; it has effect only if true."""
     auto_compact = _Property(
         "delta.autoOptimize.autoCompact", _parse_choice("true", "false", "auto", "legacy"), "false"
     )
     """Whether writers compact small files after a write; every value except `false` means yes."""
-    enable_row_tracking = _flag("delta.enableRowTracking")
+    enable_row_tracking = _declare_flag("delta.enableRowTracking")
     """Whether row ids are complete."""
-    enable_iceberg_compat_v1 = _flag("delta.enableIcebergCompatV1")
+    enable_iceberg_compat_v1 = _declare_flag("delta.enableIcebergCompatV1")
     """Whether data files must stay readable as an Iceberg v1 table."""
-    enable_iceberg_compat_v2 = _flag("delta.enableIcebergCompatV2")
+    enable_iceberg_compat_v2 = _declare_flag("delta.enableIcebergCompatV2")
     """Whether data files must stay readable as an Iceberg v2 table."""
-    enable_in_commit_timestamps = _flag("delta.enableInCommitTimestamps")
+    enable_in_commit_timestamps = _declare_flag("delta.enableInCommitTimestamps")
     """Whether commits carry their own timestamp."""
     in_commit_timestamp_enablement_version = _Property[int | None](
         "delta.inCommitTimestampEnablementVersion", _parse_integer(0), None
@@ -284,7 +286,7 @@ class TableProperties(msgspec.Struct, frozen=True):
     """How strictly concurrent commits are ordered."""
     target_file_size_bytes = _Property[int | None]("delta.targetFileSize", _parse_bytes, None)
     """Target size of data files, in bytes; None if not set."""
-    randomize_file_prefixes = _flag("delta.randomizeFilePrefixes")
+    randomize_file_prefixes = _declare_flag("delta.randomizeFilePrefixes")
     """Whether data files go below random prefixes instead of partition directories."""
     random_prefix_length = _Property("delta.randomPrefixLength", _parse_integer(1), 2)
     """Number of characters of a random prefix."""

@@ -88,7 +88,7 @@ def _shred(group: Group, value: object, ids: Mapping[str, int]) -> dict[str, Any
 
 def _encode(group: Group, value: object, ids: Mapping[str, int]) -> bytes:
     group.holds_values = True
-    return binary._encode(value, ids)
+    return binary._encode_value(value, ids)
 
 
 def _integer(bits: int) -> Callable[[object], object]:

@@ -56,7 +56,7 @@ def decoded(array: Any) -> list[object]:
 
 
 def encoded(value: object, names: bytes = NAMED) -> bytes:
-    return binary._encode(value, decode_names(names).ids)
+    return binary._encode_value(value, decode_names(names).ids)
 
 
 def column(typed_value: Any, rows: list[dict[str, Any] | None]) -> Any:

@@ -85,7 +85,7 @@ def batches_of_part(
     start = 0
     keys = () if live is not None and hidden.is_empty else ("path", "deletion_vector")
     with corruption_named(part.path):
-        for rows in part.batches(_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS):
+        for rows in part.batches(_choose_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS):
             adds = _Files(rows, None if live is None else live.slice(start, len(rows)))
             start += len(rows)
             kept = hidden.rows_to_keep(adds.column("path"), adds.vectors) if keys else None
@@ -96,7 +96,7 @@ def batches_of_part(
                 yield FileBatch(adds.columns(names), statistics_of)
 
 
-def _leaves(
+def _choose_leaves(
     part: CheckpointPart, names: set[str], statistics: Sequence[StatisticsColumn] | None
 ) -> list[str]:
     sources = (ADD_SOURCES[name] for name in names)
@@ -148,12 +148,12 @@ class _Files:
     ) -> None:
         self._rows = rows
         self._action = action
-        self.keep = pc.is_valid(self._struct("path")) if keep is None else keep
+        self.keep = pc.is_valid(self._get_field("path")) if keep is None else keep
 
-    def _has(self, *path: str) -> bool:
+    def _has_column(self, *path: str) -> bool:
         return has_column(self._rows.schema, (self._action, *path))
 
-    def _struct(self, name: str) -> pa.Array:
+    def _get_field(self, name: str) -> pa.Array:
         return pc.struct_field(self._rows.column(self._action), name)
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -161,8 +161,8 @@ class _Files:
         schema, sources = _ACTIONS[self._action]
         source, data_type = sources[name], schema.field(name).type
         chunks = [pa.nulls(self.keep.true_count, data_type)]
-        if self._has(source):
-            chunks = chunks_where(self._struct(source), self.keep)
+        if self._has_column(source):
+            chunks = chunks_where(self._get_field(source), self.keep)
         found = pa.chunked_array([conform(chunk, data_type) for chunk in chunks], data_type)
         return required(found, source) if (self._action, name) in _REQUIRED_COLUMNS else found
 
@@ -172,30 +172,33 @@ class _Files:
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Columns of LIVE_FILE_SCHEMA, with statistics as JSON text."""
-        columns = [self._texts() if name == "stats" else self.column(name) for name in names]
+        columns = [
+            self._fill_statistics_texts() if name == "stats" else self.column(name)
+            for name in names
+        ]
         schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _parsed(self) -> pa.ChunkedArray:
-        return pa.chunked_array(chunks_where(self._struct("stats_parsed"), self.keep))
+    def _get_parsed_statistics(self) -> pa.ChunkedArray:
+        return pa.chunked_array(chunks_where(self._get_field("stats_parsed"), self.keep))
 
-    def _texts(self) -> pa.ChunkedArray:
+    def _fill_statistics_texts(self) -> pa.ChunkedArray:
         texts = self.column("stats")
-        if not texts.null_count or not self._has("stats_parsed"):
+        if not texts.null_count or not self._has_column("stats_parsed"):
             return texts
         absent = whole_array(pc.is_null(texts))
-        unwritten = pc.filter(whole_array(self._parsed()), absent)
-        spelled = string_column([_spell(row) for row in _values(unwritten)])
+        unwritten = pc.filter(whole_array(self._get_parsed_statistics()), absent)
+        spelled = string_column([_spell_statistics(row) for row in _to_python(unwritten)])
         return pa.chunked_array([pc.replace_with_mask(whole_array(texts), absent, spelled)])
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
         """The table of statistics."""
-        if not self._has("stats_parsed"):
+        if not self._has_column("stats_parsed"):
             return parse_statistics_json(self.column("stats"), columns)
-        table = project_parsed_statistics(self._parsed(), columns)
+        table = project_parsed_statistics(self._get_parsed_statistics(), columns)
         unknown = pc.is_null(table.column("num_records"))
         # Files by writers that wrote only JSON have no parsed statistics.
-        if not pc.any(unknown).as_py() or not self._has("stats"):
+        if not pc.any(unknown).as_py() or not self._has_column("stats"):
             return table
         filled = parse_statistics_json(pc.filter(self.column("stats"), unknown), columns)
         mask = whole_array(unknown)
@@ -206,7 +209,7 @@ class _Files:
         return pa.Table.from_arrays(merged, schema=table.schema)
 
 
-def _values(rows: pa.StructArray) -> list[Mapping[str, object] | None]:
+def _to_python(rows: pa.StructArray) -> list[Mapping[str, object] | None]:
     """The rows as Python values, or as scalars if Python has no such value."""
     try:
         return cast("list[Mapping[str, object] | None]", rows.to_pylist())
@@ -215,18 +218,18 @@ def _values(rows: pa.StructArray) -> list[Mapping[str, object] | None]:
         return [row if row.is_valid else None for row in rows]
 
 
-def _spell(statistics: Mapping[str, object] | None) -> str | None:
+def _spell_statistics(statistics: Mapping[str, object] | None) -> str | None:
     if statistics is None:
         return None
     named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
-    return _ENCODER.encode(_plain(named) or {}).decode()
+    return _ENCODER.encode(_to_json_value(named) or {}).decode()
 
 
-def _plain(value: object) -> object:
+def _to_json_value(value: object) -> object:
     # Omit values that JSON cannot represent: unknown statistics are always correct.
     match value:
         case dict() | pa.StructScalar():
-            items = {key: _plain(value[key]) for key in value}
+            items = {key: _to_json_value(value[key]) for key in value}
             known = {key: item for key, item in items.items() if item is not None}
             # The bounds of a variant are two binaries here, and not an object in JSON.
             return known if known or not value else None
@@ -241,7 +244,7 @@ def _plain(value: object) -> object:
             return value.isoformat()
         case pa.Scalar():
             with suppress(ValueError, OverflowError):
-                return _plain(value.as_py())
+                return _to_json_value(value.as_py())
             return None
         case _:
             return None

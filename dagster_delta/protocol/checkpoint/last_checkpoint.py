@@ -38,7 +38,7 @@ def parse_last_checkpoint(data: bytes) -> int | None:
     checksum.
     """
     try:
-        value = _load(data.decode("utf-8"))
+        value = _parse_json(data.decode("utf-8"))
         if not isinstance(value, dict):
             return None
         stated, version = value.get("checksum"), value.get("version")
@@ -58,49 +58,49 @@ def encode_last_checkpoint(hint: LastCheckpoint) -> bytes:
 
 def json_checksum(text: str) -> str:
     """The MD5 of the canonical form, in lower-case hexadecimal."""
-    return _checksum_of(_load(text))
+    return _checksum_of(_parse_json(text))
 
 
 def _checksum_of(value: object) -> str:
     # It loads OpenSSL, and few files have a checksum.
     import hashlib
 
-    return hashlib.md5(_canonical(value).encode(), usedforsecurity=False).hexdigest()
+    return hashlib.md5(_canonicalize_json(value).encode(), usedforsecurity=False).hexdigest()
 
 
-def _canonical(value: object) -> str:
+def _canonicalize_json(value: object) -> str:
     if isinstance(value, dict):
         value = {key: item for key, item in value.items() if key != "checksum"}
     # Spec: a byte-order sort on paths; percent-encoding has left nothing but ASCII in them.
-    pairs = sorted(_leaves(value, ""))
+    pairs = sorted(_walk_leaves(value, ""))
     return ",".join(f"{path}={leaf}" if path else leaf for path, leaf in pairs)
 
 
-def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
+def _walk_leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
     prefix = f"{path}+" if path else ""
     match value:
         case dict():
             for key, item in value.items():
-                yield from _leaves(item, f"{prefix}{_quoted(key)}")
+                yield from _walk_leaves(item, f"{prefix}{_quote_text(key)}")
         case list():
             for index, item in enumerate(value):
-                yield from _leaves(item, f"{prefix}{index}")
+                yield from _walk_leaves(item, f"{prefix}{index}")
         case _NumberText():
             yield path, str(value)
         case str():
-            yield path, _quoted(value)
+            yield path, _quote_text(value)
         case None:
             yield path, "null"
         case _:
             yield path, "true" if value else "false"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     # Spec: all octets except letters, digits and "-._~" are percent-encoded, in upper case.
     return f'"{quote(text, safe="")}"'
 
 
-def _load(text: str) -> object:
+def _parse_json(text: str) -> object:
     return json.loads(
         text,
         parse_int=_NumberText,

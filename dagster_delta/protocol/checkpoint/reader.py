@@ -89,17 +89,17 @@ class CheckpointPart:
         self._fetched_bytes = fetched_bytes
 
     @cached_property
-    def _footer(self) -> tuple[int, ParquetFooter]:
+    def _size_and_footer(self) -> tuple[int, ParquetFooter]:
         with corruption_named(self.path), self._open_input() as source:
             return source.size(), read_footer(source)
 
     @property
-    def _metadata(self) -> pq.FileMetaData:
-        return self._footer[1].metadata
+    def _parquet_metadata(self) -> pq.FileMetaData:
+        return self._size_and_footer[1].metadata
 
     def kept_bytes(self) -> KeptBytes:
         """Counts what one read of the file keeps."""
-        size_bytes, _ = self._footer
+        size_bytes, _ = self._size_and_footer
         limit = None if self._max_bytes is None else self._max_bytes(size_bytes)
         return KeptBytes(limit, self.path, size_bytes=size_bytes, num_rows=self.num_rows)
 
@@ -107,11 +107,11 @@ class CheckpointPart:
     def schema(self) -> pa.Schema:
         """The `pa.Schema` of the file."""
         with corruption_named(self.path):
-            return self._metadata.schema.to_arrow_schema()
+            return self._parquet_metadata.schema.to_arrow_schema()
 
     @cached_property
     def _leaf_indices(self) -> Mapping[str, int]:
-        schema = self._metadata.schema
+        schema = self._parquet_metadata.schema
         with corruption_named(self.path):
             return {schema.column(index).path: index for index in range(len(schema))}
 
@@ -127,7 +127,7 @@ class CheckpointPart:
     @property
     def num_rows(self) -> int:
         """Rows of the file, of all kinds of actions."""
-        return int(self._metadata.num_rows)
+        return int(self._parquet_metadata.num_rows)
 
     def has(self, *path: str) -> bool:
         """Whether the file has a column at this path of names."""
@@ -186,11 +186,11 @@ class CheckpointPart:
             # A column that other writers write as a single value is nested here.
             return None
         with corruption_named(self.path):
-            _, footer = self._footer
+            _, footer = self._size_and_footer
             for group, known in enumerate(footer.statistics.of(index)):
                 if known.null_count is None:
                     return None
-                total += self._metadata.row_group(group).num_rows - known.null_count
+                total += self._parquet_metadata.row_group(group).num_rows - known.null_count
         return total
 
     def add_rows(self) -> tuple[pa.BooleanArray, list[pa.Array]]:
@@ -233,25 +233,27 @@ class CheckpointPart:
         if self.num_rows == 0:
             return
         leaves = self._leaves_of(columns)
-        rows = min(rows, max(_FEWEST_ROWS, self._footer[0] // _FILE_BYTES_PER_ROW))
+        rows = min(rows, max(_FEWEST_ROWS, self._size_and_footer[0] // _FILE_BYTES_PER_ROW))
 
         def fetched_bytes(group: int) -> int:
-            columns = self._metadata.row_group(group)
+            columns = self._parquet_metadata.row_group(group)
             some = leaves if self._is_remote else ()
             return sum(columns.column(leaf).total_compressed_size for leaf in some)
 
-        groups = range(int(self._metadata.num_row_groups))
+        groups = range(int(self._parquet_metadata.num_row_groups))
         # A run is fetched before it is decoded: a large file is never in memory as a whole.
         runs = list(split_by_size(groups, fetched_bytes, self._fetched_bytes))
         # For little work, a thread costs more than it saves.
         is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
-        expected = sum(self._metadata.row_group(group).num_rows for run in runs for group in run)
+        expected = sum(
+            self._parquet_metadata.row_group(group).num_rows for run in runs for group in run
+        )
         missing = expected
         with corruption_named(self.path):
-            for run, source in self._sources(runs, leaves):
+            for run, source in self._open_runs(runs, leaves):
                 reader = open_parquet_reader(
                     source,
-                    metadata=self._metadata,
+                    metadata=self._parquet_metadata,
                     buffer_size=_READ_BUFFER_BYTES,
                     page_checksum_verification=True,
                     pre_buffer=self._is_remote,
@@ -263,7 +265,7 @@ class CheckpointPart:
             if missing:
                 raise pa.ArrowInvalid(f"{missing} of {expected} rows are missing")
 
-    def _sources(
+    def _open_runs(
         self, runs: list[list[int]], leaves: list[int]
     ) -> Iterator[tuple[list[int], pa.NativeFile]]:
         """Runs of row groups, and the file: with what is read of them in memory, if possible."""
@@ -273,9 +275,11 @@ class CheckpointPart:
             return
         for run in runs:
             ranges = [
-                part for group in run for part in column_ranges(self._metadata, group, leaves)
+                part
+                for group in run
+                for part in column_ranges(self._parquet_metadata, group, leaves)
             ]
-            with self._open_ranges(ranges, self._footer[0]) as source:
+            with self._open_ranges(ranges, self._size_and_footer[0]) as source:
                 yield run, source
 
     def _leaves_of(self, columns: Sequence[str]) -> list[int]:

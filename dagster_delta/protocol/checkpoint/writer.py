@@ -127,7 +127,7 @@ def _add_column(state: CheckpointState) -> pa.StructArray:
                 state.configuration, files["partition_values"]
             )
         columns["stats_parsed"] = _parsed_statistics(indexed, state.statistics)
-    return _struct(columns)
+    return _to_struct(columns)
 
 
 def _parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
@@ -141,12 +141,12 @@ def _parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table
     groups["tightBounds"] = statistics["tight_bounds"]
     order = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
     known = {name: groups[name] for name in order if name in groups}
-    return _build(known, mask=whole_array(pc.is_null(statistics["num_records"])))
+    return _build_tree(known, mask=whole_array(pc.is_null(statistics["num_records"])))
 
 
-def _build(tree: dict[str, Any], *, mask: pa.BooleanArray | None = None) -> pa.StructArray:
+def _build_tree(tree: dict[str, Any], *, mask: pa.BooleanArray | None = None) -> pa.StructArray:
     arrays = [
-        _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
+        _build_tree(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
     ]
     if mask is None:
         return pa.StructArray.from_arrays(arrays, names=list(tree))
@@ -171,20 +171,20 @@ def _parsed_partition_values(
 def _remove_column(tombstones: pa.Table) -> pa.StructArray:
     columns = _wire_columns(tombstones, REMOVE_SOURCES, ("stats", "tags"))
     columns["dataChange"] = every(False, tombstones.num_rows)
-    return _struct(columns)
+    return _to_struct(columns)
 
 
 def _wire_columns(
     files: pa.Table, sources: Mapping[str, str], left_out: Sequence[str]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
     return {
-        source: _vectors(files[name]) if name == "deletion_vector" else files[name]
+        source: _build_vectors(files[name]) if name == "deletion_vector" else files[name]
         for name, source in sources.items()
         if name not in left_out
     }
 
 
-def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
+def _build_vectors(column: pa.ChunkedArray) -> pa.StructArray:
     whole = whole_array(column)
     # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
     children = whole.flatten()
@@ -192,7 +192,7 @@ def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
     return struct_column(children, pa.struct(types), pc.is_null(whole))
 
 
-def _struct(columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.StructArray:
+def _to_struct(columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         [whole_array(column) for column in columns.values()], names=list(columns)
     )
@@ -253,18 +253,18 @@ class ActionFile:
         """Rows so far."""
         self.pending_bytes = 0
         """Bytes of the rows that are not written yet."""
-        self._count(first)
+        self._count_actions(first)
 
     def add(self, actions: pa.Table) -> None:
         """Add the rows of a `pa.Table`; they are written once there are enough."""
         if not actions.num_rows:
             return
         self._pending.append(actions)
-        self._count(actions)
+        self._count_actions(actions)
         if self.pending_bytes > _MAX_PENDING_BYTES:
             self.flush()
 
-    def _count(self, actions: pa.Table) -> None:
+    def _count_actions(self, actions: pa.Table) -> None:
         self.num_actions += actions.num_rows
         self.pending_bytes += actions.nbytes
 

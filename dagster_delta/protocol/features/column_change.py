@@ -132,7 +132,7 @@ def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = 
     fields = [change.shadow if field is source else field for field in schema]
     if moves and change.position is not None:
         fields.remove(change.shadow)
-        fields.insert(_place(fields, change.position), change.shadow)
+        fields.insert(_find_index(fields, change.position), change.shadow)
     return StructType(tuple(fields))
 
 
@@ -178,7 +178,7 @@ def _count_leaves(data_type: DataType) -> int:
     return 1
 
 
-def _place(fields: list[StructField], position: Position) -> int:
+def _find_index(fields: list[StructField], position: Position) -> int:
     if position.after is None:
         return 0
     names = [fold_name(field.name) for field in fields]

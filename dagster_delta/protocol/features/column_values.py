@@ -119,17 +119,17 @@ def generated_columns(configuration: TableConfiguration) -> tuple[ColumnExpressi
     """The generated columns of a table, in the order of the schema; none if the protocol does not
     support the feature.
     """
-    return _expressions(configuration, "generatedColumns", GENERATION_KEY)
+    return _find_expressions(configuration, "generatedColumns", GENERATION_KEY)
 
 
 def column_defaults(configuration: TableConfiguration) -> tuple[ColumnExpression, ...]:
     """The columns with a default, in the order of the schema; none if the protocol does not support
     the feature.
     """
-    return _expressions(configuration, "allowColumnDefaults", DEFAULT_KEY)
+    return _find_expressions(configuration, "allowColumnDefaults", DEFAULT_KEY)
 
 
-def _expressions(
+def _find_expressions(
     configuration: TableConfiguration, feature: str, key: str
 ) -> tuple[ColumnExpression, ...]:
     found: list[ColumnExpression] = []
@@ -139,7 +139,7 @@ def _expressions(
         _check_top_level(path, key)
         sql = field.metadata[key]
         if not isinstance(sql, str):
-            raise _damaged(field, key)
+            raise _describe_damage(field, key)
         found.append(ColumnExpression(field.name, sql))
     return tuple(found)
 
@@ -159,23 +159,23 @@ def identity_columns(configuration: TableConfiguration) -> tuple[IdentityColumn,
 
 
 def _identity_column(field: StructField) -> IdentityColumn:
-    start, step = _long(field, START_KEY), _long(field, STEP_KEY)
+    start, step = _get_long(field, START_KEY), _get_long(field, STEP_KEY)
     if start is None or step is None or step == 0:
-        raise _damaged(field, STEP_KEY)
+        raise _describe_damage(field, STEP_KEY)
     explicit = field.metadata.get(ALLOW_EXPLICIT_INSERT_KEY, False)
     if not isinstance(explicit, bool):
-        raise _damaged(field, ALLOW_EXPLICIT_INSERT_KEY)
-    return IdentityColumn(field.name, start, step, _long(field, HIGH_WATER_MARK_KEY), explicit)
+        raise _describe_damage(field, ALLOW_EXPLICIT_INSERT_KEY)
+    return IdentityColumn(field.name, start, step, _get_long(field, HIGH_WATER_MARK_KEY), explicit)
 
 
-def _long(field: StructField, key: str) -> int | None:
+def _get_long(field: StructField, key: str) -> int | None:
     value = field.metadata.get(key)
     if value is None or (type(value) is int and LONG_MIN <= value <= LONG_MAX):
         return value
-    raise _damaged(field, key)
+    raise _describe_damage(field, key)
 
 
-def _damaged(field: StructField, key: str) -> InvalidTable:
+def _describe_damage(field: StructField, key: str) -> InvalidTable:
     return InvalidTable(
         f"the metadata of column {field.name} has {key} = {field.metadata.get(key)!r}, which makes "
         "no sense: the schema is damaged; restore an older version of the table",
@@ -219,19 +219,19 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
                 column=identity.column,
             )
     return msgspec.structs.replace(
-        _recomputed(configuration, there),
-        defaults=_absent(column_defaults(configuration), there),
-        identities=_absent(identities, there),
+        _plan_recomputation(configuration, there),
+        defaults=_choose_absent(column_defaults(configuration), there),
+        identities=_choose_absent(identities, there),
     )
 
 
-def _recomputed(configuration: TableConfiguration, there: set[str]) -> ColumnValues:
+def _plan_recomputation(configuration: TableConfiguration, there: set[str]) -> ColumnValues:
     generated = generated_columns(configuration)
     verified = tuple(column for column in generated if fold_name(column.column) in there)
-    return ColumnValues(generated=_absent(generated, there), verified=verified)
+    return ColumnValues(generated=_choose_absent(generated, there), verified=verified)
 
 
-def _absent(columns: Iterable[_Column], there: set[str]) -> tuple[_Column, ...]:
+def _choose_absent(columns: Iterable[_Column], there: set[str]) -> tuple[_Column, ...]:
     return tuple(column for column in columns if fold_name(column.column) not in there)
 
 
@@ -250,7 +250,7 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
                 "row has one: leave it out of the update",
                 column=column.column,
             )
-    return _recomputed(configuration, there)
+    return _plan_recomputation(configuration, there)
 
 
 def advance_high_water_marks(
@@ -277,12 +277,12 @@ def differ_in_marks_only(one: Metadata, other: Metadata) -> bool:
     if not any(HIGH_WATER_MARK_KEY in metadata.schema_string for metadata in (one, other)):
         return one == other
     unmarked = (
-        msgspec.structs.replace(metadata, schema_string=_unmarked(metadata.schema_string))
+        msgspec.structs.replace(metadata, schema_string=_without_marks(metadata.schema_string))
         for metadata in (one, other)
     )
     return next(unmarked) == next(unmarked)
 
 
-def _unmarked(schema_string: str) -> str:
+def _without_marks(schema_string: str) -> str:
     schema = StructType.from_json(schema_string)
     return StructType(tuple(field.without(HIGH_WATER_MARK_KEY) for field in schema)).to_json()

@@ -90,7 +90,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
     if spelled is None:
         return None
     try:
-        return _parse(spelled, field.data_type)
+        return _parse_default(spelled, field.data_type)
     except (
         InvalidTable, KeyError, TypeError, ValueError, ArithmeticError, pa.ArrowException
     ):  # fmt: skip
@@ -102,7 +102,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
         ) from None
 
 
-def _parse(spelled: Any, data_type: DataType) -> pa.Scalar:  # noqa: ANN401
+def _parse_default(spelled: Any, data_type: DataType) -> pa.Scalar:  # noqa: ANN401
     older, text = data_type_from_json(spelled["type"]), spelled["value"]
     if not isinstance(text, str) or not (older == data_type or is_widening(older, data_type)):
         raise TypeError("it is no text, or of another type")

@@ -272,7 +272,7 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
             table=table,
             version=version,
         )
-    problem = next(_contradictions(protocol), None)
+    problem = next(_find_contradictions(protocol), None)
     if problem is not None:
         raise InvalidTable(
             f"the protocol {problem}; commit a corrected protocol action with the engine that "
@@ -287,10 +287,10 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
         or not (feature.can_read and feature.is_reader_feature)
     ]
     if unreadable:
-        raise _refusal("read", unreadable, table=table, version=version)
+        raise _describe_refusal("read", unreadable, table=table, version=version)
 
 
-def _contradictions(protocol: Protocol) -> Iterator[str]:
+def _find_contradictions(protocol: Protocol) -> Iterator[str]:
     """How versions and lists of features contradict each other. delta-spark opens no such table,
     except that it allows a feature in the readers' list only.
     """
@@ -324,7 +324,7 @@ def _contradictions(protocol: Protocol) -> Iterator[str]:
             yield f"lists {name} without {feature.requires}, which it is built on"
 
 
-def _refusal(
+def _describe_refusal(
     verb: str, names: Iterable[str], *, table: str, version: int
 ) -> UnsupportedFeature | CatalogRequired:
     rows = {name: find_feature(name) for name in names}
@@ -376,4 +376,4 @@ def check_writable(protocol: Protocol, *, table: str, version: int) -> None:
         if (row := find_feature(name)) is None or not row.can_write
     ]
     if unwritable:
-        raise _refusal("write", unwritable, table=table, version=version)
+        raise _describe_refusal("write", unwritable, table=table, version=version)

@@ -63,8 +63,8 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
         return ()
     adds = {file_key(add.path): add for add in actions.adds if add.data_change}
     removes = {file_key(remove.path): remove for remove in actions.removes if remove.data_change}
-    changes = [_change("delete", removes[key], adds.get(key), partitioned) for key in removes]
-    changes += [_change("insert", adds[key], removes.get(key), partitioned) for key in adds]
+    changes = [_find_change("delete", removes[key], adds.get(key), partitioned) for key in removes]
+    changes += [_find_change("insert", adds[key], removes.get(key), partitioned) for key in adds]
     return tuple(change for change in changes if change is not None)
 
 
@@ -81,7 +81,7 @@ def _merged_nothing(actions: CommitActions) -> bool:
     return all(str(metrics.get(count)) == "0" for count in counts)
 
 
-def _change(
+def _find_change(
     change_type: str,
     file: AddFile | RemoveFile,
     other: AddFile | RemoveFile | None,
@@ -112,10 +112,10 @@ def _change(
 
 def _has_rows_of(file: AddFile | RemoveFile, other: AddFile | RemoveFile) -> bool:
     vector = file.deletion_vector
-    return vector is None or _id(vector) == _id(other.deletion_vector)
+    return vector is None or _unique_id_of(vector) == _unique_id_of(other.deletion_vector)
 
 
-def _id(vector: DeletionVectorDescriptor | None) -> str | None:
+def _unique_id_of(vector: DeletionVectorDescriptor | None) -> str | None:
     return None if vector is None else vector.unique_id
 
 

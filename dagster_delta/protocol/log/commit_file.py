@@ -281,7 +281,7 @@ def decode_lines(
     The checksum is verified after the last line. The CorruptLog of a damaged line names it.
     """
     is_empty = True
-    for chunk in _chunks(data):
+    for chunk in _split_chunks(data):
         try:
             lines = decoder.decode_lines(chunk)
         except DECODING_ERRORS as error:
@@ -314,7 +314,7 @@ def decode_lines(
         )
 
 
-def _chunks(data: bytes) -> Iterator[bytes | memoryview]:
+def _split_chunks(data: bytes) -> Iterator[bytes | memoryview]:
     """The file in parts, each ending at the end of a line."""
     if len(data) <= _CHUNK_BYTES:
         yield data

@@ -154,7 +154,7 @@ class PendingActions(msgspec.Struct, frozen=True, dict=True):
         """The lines of the commit below its commitInfo, for one attempt."""
         if self.tracks_rows or self.starts_in_commit_timestamps or self.protects_checkpoints:
             return encode_actions(self.settle(slot))
-        return self._encoded
+        return self._encoded_actions
 
     def settle(self, slot: CommitSlot) -> CommitContents:
         """The contents of the commit for one attempt. Raises as `encode` does."""
@@ -184,5 +184,5 @@ class PendingActions(msgspec.Struct, frozen=True, dict=True):
         return own
 
     @cached_property
-    def _encoded(self) -> bytes:
+    def _encoded_actions(self) -> bytes:
         return encode_actions(self.contents)

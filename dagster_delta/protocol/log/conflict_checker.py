@@ -107,13 +107,23 @@ def check_conflicts(
     compatible: list[CommitActions] = []
     last: CommitConflict | None = None
     for concurrent in concurrent_commits:
-        checks = (_creation, _protocol, _metadata, _transactions, _domains)
+        checks = (
+            _find_creation_conflict,
+            _find_protocol_conflict,
+            _find_metadata_conflict,
+            _find_transaction_conflict,
+            _find_domain_conflict,
+        )
         last = next(filter(None, (check(mine, concurrent) for check in checks)), None)
         if last is not None:
             break
         compatible.append(concurrent)
     # Files of later commits may have values that the transaction does not know.
-    found = [_added(mine, compatible), *(_removed(mine, commit) for commit in compatible), last]
+    found = [
+        _find_append_conflict(mine, compatible),
+        *(_find_removal_conflict(mine, commit) for commit in compatible),
+        last,
+    ]
     return min(filter(None, found), key=lambda conflict: conflict.version or 0, default=None)
 
 
@@ -129,7 +139,9 @@ def isolation_level(configuration: TableConfiguration, contents: CommitContents)
     return cast("IsolationLevel", configuration.properties.isolation_level)
 
 
-def _creation(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_creation_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     if mine.protocol is not None:
         return None
     return MetadataChanged(
@@ -138,7 +150,9 @@ def _creation(mine: TransactionFacts, concurrent: CommitActions) -> CommitConfli
     )
 
 
-def _protocol(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_protocol_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     # Stricter than the reference implementation, which accepts writers that support the new
     # protocol: a commit planned under the old protocol may lack what the new one requires.
     if concurrent.protocol is None or concurrent.protocol == mine.protocol:
@@ -149,7 +163,9 @@ def _protocol(mine: TransactionFacts, concurrent: CommitActions) -> CommitConfli
     )
 
 
-def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_metadata_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     if concurrent.metadata is None or concurrent.metadata == mine.metadata:
         return None
     if mine.survives is not None and mine.survives(concurrent.metadata):
@@ -194,7 +210,9 @@ def _without_schema(metadata: Metadata) -> Metadata:
     return msgspec.structs.replace(metadata.without(_MAX_COLUMN_ID), schema_string="")
 
 
-def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_transaction_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     shared = mine.app_ids.intersection(txn.app_id for txn in concurrent.txns)
     if not shared:
         return None
@@ -205,7 +223,9 @@ def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> CommitCo
     )
 
 
-def _domains(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_domain_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     shared = mine.domains.intersection(domain.domain for domain in concurrent.domain_metadata)
     if not shared:
         return None
@@ -215,7 +235,9 @@ def _domains(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflic
     )
 
 
-def _added(mine: TransactionFacts, commits: Sequence[CommitActions]) -> CommitConflict | None:
+def _find_append_conflict(
+    mine: TransactionFacts, commits: Sequence[CommitActions]
+) -> CommitConflict | None:
     if mine.isolation_level == "SnapshotIsolation":
         return None
     reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
@@ -246,7 +268,9 @@ def is_blind_append(concurrent: CommitActions) -> bool:
     return says_so and not concurrent.removes
 
 
-def _removed(mine: TransactionFacts, concurrent: CommitActions) -> CommitConflict | None:
+def _find_removal_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
     for remove in concurrent.removes:
         if mine.reads.whole_table or remove.path in mine.reads.paths:
             return ConcurrentDeleteRead(

@@ -138,11 +138,11 @@ class HiddenFiles:
 
     # Computed on first use: no file is older than the first commits of a log.
     @cached_property
-    def _keys(self) -> pa.StringArray:
+    def _key_column(self) -> pa.StringArray:
         return string_column(list(self._texts))
 
     @cached_property
-    def _paths(self) -> pa.StringArray:
+    def _path_column(self) -> pa.StringArray:
         return string_column([key.partition(KEY_SEPARATOR)[0] for key in self._texts])
 
     def rows_to_keep(
@@ -155,11 +155,11 @@ class HiddenFiles:
         """
         if not self._texts or len(paths) == 0:
             return None
-        touched = pc.is_in(_canonical_paths(paths), value_set=self._paths).combine_chunks()
+        touched = pc.is_in(_canonical_paths(paths), value_set=self._path_column).combine_chunks()
         if not touched.true_count:
             return None
         keys = keys_of(pc.filter(paths, touched), deletion_vectors(touched))
-        left_alone = pc.invert(pc.is_in(keys, value_set=self._keys))
+        left_alone = pc.invert(pc.is_in(keys, value_set=self._key_column))
         return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
 
 

@@ -148,7 +148,7 @@ class LogListing(msgspec.Struct):
         return LogSegment(
             version=target,
             checkpoint=checkpoint,
-            replay=tuple(self._replay(start, target, table=table)),
+            replay=tuple(self._find_replay_files(start, target, table=table)),
             commit=self.commits.get(target),
             checksum=self.checksums.get(target),
         )
@@ -166,7 +166,7 @@ class LogListing(msgspec.Struct):
                 version=version,
             )
 
-    def _replay(self, start: int, end: int, *, table: str) -> Iterator[CommitFile]:
+    def _find_replay_files(self, start: int, end: int, *, table: str) -> Iterator[CommitFile]:
         known = sorted({*self.commits, *self.compactions})
         missing: list[tuple[int, int]] = []
         version = start

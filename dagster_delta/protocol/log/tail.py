@@ -104,7 +104,7 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
     tail = LogTail(commits=tuple(commits))
     with garbage_collection_paused():
         for commit in tail.commits:
-            _take_actions(tail, _lines([commit], _KEY_DECODER), commit)
+            _take_actions(tail, _decode_commits([commit], _KEY_DECODER), commit)
     return tail
 
 
@@ -135,13 +135,13 @@ def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -
     for line in lines:
         if (add := line.add) is not None:
             tail.ordinals.append(len(tail.add_paths))
-            tail.keys.append(_key(add))
+            tail.keys.append(_key_of(add))
             tail.add_paths.append(add.path)
             tail.add_sizes.append(add.size)
         elif (remove := line.remove) is not None:
             tail.num_removes += 1
             tail.ordinals.append(-tail.num_removes)
-            tail.keys.append(_key(remove))
+            tail.keys.append(_key_of(remove))
             removed_ms = remove.deletion_timestamp
             if type(removed_ms) is int:
                 if removed_ms > newest_removal_ms:
@@ -165,7 +165,7 @@ def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -
         tail.add(line)
 
 
-def _key(file: _FileKey) -> str:
+def _key_of(file: _FileKey) -> str:
     vector = file.deletion_vector
     if vector is None:
         return file_key(file.path)
@@ -208,7 +208,7 @@ def reconcile_tail(tails: Sequence[LogTail]) -> ReconciledTail:
     )
 
 
-def _lenient(action: type[msgspec.Struct], schema: pa.Schema) -> type[msgspec.Struct]:
+def _make_lenient(action: type[msgspec.Struct], schema: pa.Schema) -> type[msgspec.Struct]:
     """The fields of an action that are columns, all of which except the path may be absent or
     null.
     """
@@ -221,10 +221,10 @@ def _lenient(action: type[msgspec.Struct], schema: pa.Schema) -> type[msgspec.St
 
 
 _ADD_LINE = msgspec.defstruct(
-    "_AddLine", [("add", _lenient(AddFile, LIVE_FILE_SCHEMA) | None, None)], gc=False
+    "_AddLine", [("add", _make_lenient(AddFile, LIVE_FILE_SCHEMA) | None, None)], gc=False
 )
 _REMOVE_LINE = msgspec.defstruct(
-    "_RemoveLine", [("remove", _lenient(RemoveFile, TOMBSTONE_SCHEMA) | None, None)], gc=False
+    "_RemoveLine", [("remove", _make_lenient(RemoveFile, TOMBSTONE_SCHEMA) | None, None)], gc=False
 )
 _ADD_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ADD_LINE)
 _REMOVE_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_REMOVE_LINE)
@@ -236,13 +236,13 @@ def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     `tails` are the commits that the ascending ordinals are counted over. Those without any of these
     adds are not decoded again.
     """
-    commits, ordinals = _holding(tails, "num_adds", ordinals)
+    commits, ordinals = _find_holding_commits(tails, "num_adds", ordinals)
     with garbage_collection_paused():
-        chosen = list(_chosen(_every_add(commits), ordinals))
-        return _columns(chosen, LIVE_FILE_SCHEMA, partition_values={})
+        chosen = list(_choose_actions(_every_add(commits), ordinals))
+        return _build_columns(chosen, LIVE_FILE_SCHEMA, partition_values={})
 
 
-def _columns(actions: Sequence[Any], schema: pa.Schema, **defaults: object) -> pa.Table:
+def _build_columns(actions: Sequence[Any], schema: pa.Schema, **defaults: object) -> pa.Table:
     """The columns of some actions; `defaults` are values in place of null."""
     batches = []
     for start in range(0, len(actions), _BATCH_ROWS):
@@ -271,21 +271,21 @@ def remove_columns(
     Removes at `removed_after_ms`, in milliseconds since the epoch, or before, and those without a
     time are left out; None for all.
     """
-    commits, ordinals = _holding(tails, "num_removes", ordinals, removed_after_ms)
+    commits, ordinals = _find_holding_commits(tails, "num_removes", ordinals, removed_after_ms)
     with garbage_collection_paused():
         chosen = [
             remove
-            for remove in _chosen(_every_remove(commits), ordinals)
+            for remove in _choose_actions(_every_remove(commits), ordinals)
             if removed_after_ms is None
             or (
                 remove.deletion_timestamp_ms is not None
                 and remove.deletion_timestamp_ms > removed_after_ms
             )
         ]
-        return _columns(chosen, TOMBSTONE_SCHEMA, data_change=False)
+        return _build_columns(chosen, TOMBSTONE_SCHEMA, data_change=False)
 
 
-def _holding(
+def _find_holding_commits(
     tails: Sequence[LogTail],
     counted_by: Literal["num_adds", "num_removes"],
     ordinals: Sequence[int],
@@ -316,22 +316,24 @@ def _holding(
 
 
 def _every_add(commits: Iterable[RawCommit]) -> Iterator[Any]:
-    return (line.add for line in _lines(commits, _ADD_DECODER) if line.add is not None)
+    return (line.add for line in _decode_commits(commits, _ADD_DECODER) if line.add is not None)
 
 
 def _every_remove(commits: Iterable[RawCommit]) -> Iterator[Any]:
     holding = (commit for commit in commits if b'"remove"' in commit.data)
-    return (line.remove for line in _lines(holding, _REMOVE_DECODER) if line.remove is not None)
+    return (
+        line.remove for line in _decode_commits(holding, _REMOVE_DECODER) if line.remove is not None
+    )
 
 
-def _lines(
+def _decode_commits(
     commits: Iterable[RawCommit], decoder: msgspec.json.Decoder[_Action]
 ) -> Iterator[_Action]:
     for commit in commits:
         yield from decode_lines(commit.data, decoder, version=commit.version, path=commit.path)
 
 
-def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Action]:
+def _choose_actions(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Action]:
     wanted = iter(ordinals)
     following = next(wanted, None)
     for ordinal, action in enumerate(actions):

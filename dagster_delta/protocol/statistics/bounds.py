@@ -95,11 +95,11 @@ class ColumnBounds(msgspec.Struct, frozen=True):
             return None
         scalar = scalar_of(value, data_type)
         less, not_less = (pc.less_equal, pc.greater) if or_equal else (pc.less, pc.greater_equal)
-        below = _possible(less(known.minimum, scalar))
+        below = _assume_possible(less(known.minimum, scalar))
         if not known.maximum_covers_nan:
             # NaN is the greatest value, and a maximum may ignore it.
             return below, every(True, len(below))
-        return below, _possible(not_less(known.maximum, scalar))
+        return below, _assume_possible(not_less(known.maximum, scalar))
 
     def membership(self, values: Sequence[object], data_type: DataType) -> Possible | None:
         """Where values may be in a list.
@@ -115,8 +115,8 @@ class ColumnBounds(msgspec.Struct, frozen=True):
             listed = pc.take(listed, pc.sort_indices(listed))
         inside = every(False, len(known.minimum))
         for first, last in value_ranges(listed):
-            touches = _possible(pc.less_equal(known.minimum, last))
-            touches = pc.and_(touches, _possible(pc.greater_equal(known.maximum, first)))
+            touches = _assume_possible(pc.less_equal(known.minimum, last))
+            touches = pc.and_(touches, _assume_possible(pc.greater_equal(known.maximum, first)))
             inside = pc.or_(inside, touches)
         if not known.maximum_covers_nan:
             return inside, every(True, len(inside))
@@ -144,8 +144,8 @@ class ColumnBounds(msgspec.Struct, frozen=True):
         try:
             return ColumnBounds(
                 data_type,
-                _cast(self.minimum, target),
-                _cast(self.maximum, target),
+                _cast_bounds(self.minimum, target),
+                _cast_bounds(self.maximum, target),
                 self.may_hold_null,
                 self.may_hold_value,
                 self.maximum_covers_nan,
@@ -211,16 +211,16 @@ def _without_nan(values: pa.Array, data_type: DataType) -> pa.Array:
 def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
     """The minimum, lowered if it may be the text of a float, or of a decimal as a double."""
     if isinstance(data_type, DecimalType):
-        return _moved(minimum, data_type, pc.subtract)
+        return _move_bounds(minimum, data_type, pc.subtract)
     match str(data_type):
         case "double":
             return pc.min_element_wise(minimum, _as_float(minimum))
         case "timestamp":
-            return _moved_if_early(minimum, -MINUTE)
+            return _move_if_early(minimum, -MINUTE)
     return minimum
 
 
-def _moved_if_early(times: pa.Array, microseconds: int) -> pa.Array:
+def _move_if_early(times: pa.Array, microseconds: int) -> pa.Array:
     """Timestamps, moved if offsets from UTC had seconds at that time."""
     ticks = times.view(pa.int64())
     is_early = pc.less(ticks, integer_scalar(END_OF_SECONDS_IN_OFFSETS))
@@ -231,7 +231,9 @@ def _moved_if_early(times: pa.Array, microseconds: int) -> pa.Array:
     return pc.if_else(is_early, moved, ticks).view(times.type)
 
 
-def _moved(bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]) -> pa.Array:
+def _move_bounds(
+    bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]
+) -> pa.Array:
     """Decimal bounds moved outwards by what a double may differ from them; null if that is no value
     of the type. Some writers, such as deltalake, compute bounds as doubles.
 
@@ -263,10 +265,10 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     """The maximum, raised if a writer may have truncated it."""
     name = str(data_type)
     if isinstance(data_type, DecimalType):
-        return _moved(maximum, data_type, pc.add)
+        return _move_bounds(maximum, data_type, pc.add)
     if name in _TIMESTAMPS:
         if name == "timestamp":
-            maximum = _moved_if_early(maximum, MINUTE)
+            maximum = _move_if_early(maximum, MINUTE)
         ticks = maximum.view(pa.int64())
         known = pc.less(ticks, integer_scalar(_LAST_MICROSECOND))
         below = pc.if_else(known, ticks, null_scalar(pa.int64()))
@@ -305,7 +307,7 @@ def next_prefix(prefix: str) -> str | None:
     return None
 
 
-def _possible(comparison: pa.BooleanArray) -> pa.BooleanArray:
+def _assume_possible(comparison: pa.BooleanArray) -> pa.BooleanArray:
     """A comparison with an unknown bound is possible."""
     return pc.fill_null(comparison, TRUE)
 
@@ -332,7 +334,7 @@ def keeps_order(source: DataType, target: DataType) -> bool:
     return before in _TIMESTAMPS and (after in _TIMESTAMPS or after == "date")
 
 
-def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_bounds(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
         return values.view(pa.int64()).view(target)
     # Unsafe if rounding is intended: long to double, timestamp to date.

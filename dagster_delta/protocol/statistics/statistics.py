@@ -70,7 +70,7 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
     values of this type.
     """
     try:
-        return _parsed(values, data_type)
+        return _parse_values(values, data_type)
     except _UNFIT:
         if len(values) == 1:
             return _parsed_alone(values[0], data_type)
@@ -80,7 +80,7 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
         return pa.concat_arrays([_parse_statistic_values(some, data_type) for some in halves])
 
 
-def _parsed(values: Sequence[Any], data_type: DataType) -> pa.Array:
+def _parse_values(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if data_type in _TEMPORAL:
         return pc.cast(string_column(values), to_arrow_type(data_type))
     if data_type in _FLOATS:
@@ -94,7 +94,7 @@ def _parsed_alone(value: Any, data_type: DataType) -> pa.Array:  # noqa: ANN401
             case PrimitiveType("timestamp" | "timestamp_ntz" as name) if value is not None:
                 # Arrow reads neither offsets with seconds nor timestamps without an offset.
                 return array_of([_parse_timestamp(value, with_zone=name == "timestamp")], data_type)
-        return _parsed([value], data_type)
+        return _parse_values([value], data_type)
     except _UNFIT:
         return pa.nulls(1, to_arrow_type(data_type))
 
@@ -193,11 +193,11 @@ def statistics_rule(properties: TableProperties) -> Callable[[int, tuple[str, ..
     named, limit = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
     if named is None:
         return lambda index, _: limit < 0 or index < limit
-    wanted = list(map(_folded, named))
-    return lambda _, path: any(_folded(path[: len(names)]) == names for names in wanted)
+    wanted = list(map(_fold_path, named))
+    return lambda _, path: any(_fold_path(path[: len(names)]) == names for names in wanted)
 
 
-def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
+def _fold_path(path: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(fold_name(name) for name in path)
 
 
@@ -286,18 +286,18 @@ def project_parsed_statistics(
     schema = statistics_schema(columns)
     fields = _NestedFields(stats_parsed)
     arrays = [
-        _converted(fields.at(("numRecords",)), pa.int64(), len(stats_parsed)),
-        _converted(fields.at(("tightBounds",)), pa.bool_(), len(stats_parsed)),
+        _convert_values(fields.at(("numRecords",)), pa.int64(), len(stats_parsed)),
+        _convert_values(fields.at(("tightBounds",)), pa.bool_(), len(stats_parsed)),
     ]
     for column in columns:
         for group in ("minValues", "maxValues"):
             found = fields.at((group, *column.path)) if column.has_bounds else None
-            arrays.append(_converted(found, column.bound_type, len(stats_parsed)))
+            arrays.append(_convert_values(found, column.bound_type, len(stats_parsed)))
         counts = fields.at(("nullCount", *column.path)) if column.has_null_count else None
         if counts is None and column.has_null_count:
             # The name of a draft of the specification.
             counts = fields.at(("nullCounts", *column.path))
-        arrays.append(_converted(counts, pa.int64(), len(stats_parsed)))
+        arrays.append(_convert_values(counts, pa.int64(), len(stats_parsed)))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -353,7 +353,7 @@ def _fields_by_name(values: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | 
     return {name: field for name, field in fields.items() if name not in repeated}
 
 
-def _converted(
+def _convert_values(
     values: pa.Array | pa.ChunkedArray | None, target: pa.DataType, length: int
 ) -> pa.Array | pa.ChunkedArray:
     if values is None or not _is_readable_as(values.type, target):
@@ -434,17 +434,20 @@ class _Decoder:
     def _decode_leniently(self, text: str) -> msgspec.Struct:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
-            return _fill(self._row_type, self._tree, _JSON.decode(text))
+            return _fill_struct(self._row_type, self._tree, _JSON.decode(text))
         except _UNREADABLE:
             return self._unknown
 
     def arrays(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array]:
-        tight_bounds = boolean_column(self._values(rows, "tightBounds"))
-        arrays = [_parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
+        tight_bounds = boolean_column(self._get_values(rows, "tightBounds"))
+        arrays = [
+            _parse_statistic_values(self._get_values(rows, "numRecords"), _LONG),
+            tight_bounds,
+        ]
         for column in self._columns:
             for group in ("minValues", "maxValues"):
                 if column.has_bounds:
-                    values = self._values(rows, group, *column.path)
+                    values = self._get_values(rows, group, *column.path)
                     arrays.append(_parse_statistic_values(values, column.data_type))
                 else:
                     arrays.append(pa.nulls(len(rows), pa.null()))
@@ -452,13 +455,13 @@ class _Decoder:
                 arrays.append(pa.nulls(len(rows), pa.int64()))
                 continue
             counts = [
-                _parse_statistic_values(self._values(rows, group, *column.path), _LONG)
+                _parse_statistic_values(self._get_values(rows, group, *column.path), _LONG)
                 for group in ("nullCount", "nullCounts")
             ]
             arrays.append(pc.coalesce(*counts))
         return arrays
 
-    def _values(self, rows: Sequence[msgspec.Struct], *path: str) -> list[Any]:
+    def _get_values(self, rows: Sequence[msgspec.Struct], *path: str) -> list[Any]:
         attributes = []
         tree: Any = self._tree
         for depth, name in enumerate(path):
@@ -508,13 +511,13 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 
-def _fill(row_type: type[msgspec.Struct], tree: _Tree, found: object) -> msgspec.Struct:
+def _fill_struct(row_type: type[msgspec.Struct], tree: _Tree, found: object) -> msgspec.Struct:
     """The struct filled with the fitting values of a JSON object."""
     values: dict[str, object] = {}
     for index, (name, node) in enumerate(tree.items()):
         given = found.get(name) if isinstance(found, dict) else None
         if isinstance(node, dict):
-            values[f"f{index}"] = _fill(type(getattr(row_type(), f"f{index}")), node, given)
+            values[f"f{index}"] = _fill_struct(type(getattr(row_type(), f"f{index}")), node, given)
         else:
             with contextlib.suppress(msgspec.ValidationError):
                 values[f"f{index}"] = msgspec.convert(given, node)

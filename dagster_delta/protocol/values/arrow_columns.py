@@ -52,7 +52,7 @@ def integer_column(values: Sequence[int | None]) -> pa.Array:
 
 def boolean_column(values: Sequence[bool | None]) -> pa.BooleanArray:
     """A `pa.BooleanArray`."""
-    bits = _bitmap(bytes(bool(value) for value in values))
+    bits = _pack_bitmap(bytes(bool(value) for value in values))
     return pa.Array.from_buffers(pa.bool_(), len(values), [validity_of(values), bits])
 
 
@@ -66,7 +66,7 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
     entries = pa.StructArray.from_arrays(
         [keys, items], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
     )
-    buffers = [validity_of(values), _offsets(maps)]
+    buffers = [validity_of(values), _build_offsets(maps)]
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
 
 
@@ -88,21 +88,21 @@ def column_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """
     types = pa.types
     if types.is_struct(data_type):
-        return _structs(values, data_type)
+        return _build_structs(values, data_type)
     if types.is_list(data_type):
         lists = [value or () for value in values]
         held = column_of(list(chain.from_iterable(lists)), data_type.value_type)
-        buffers = [validity_of(values), _offsets(lists)]
+        buffers = [validity_of(values), _build_offsets(lists)]
         return pa.Array.from_buffers(data_type, len(values), buffers, children=[held])
     if types.is_map(data_type):
         return map_column(values)
     if types.is_boolean(data_type):
         return boolean_column(values)
     if types.is_decimal(data_type):
-        return _decimals(values, data_type)
+        return _build_decimals(values, data_type)
     if types.is_binary(data_type):
         contents = [value or b"" for value in values]
-        buffers = [validity_of(values), _offsets(contents), pa.py_buffer(b"".join(contents))]
+        buffers = [validity_of(values), _build_offsets(contents), pa.py_buffer(b"".join(contents))]
         return pa.Array.from_buffers(data_type, len(values), buffers)
     if types.is_floating(data_type):
         data = array("d", [0.0 if value is None else value for value in values])
@@ -112,7 +112,7 @@ def column_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     if types.is_string(data_type):
         return string_column(values)
     if types.is_temporal(data_type):
-        count = _days if types.is_date(data_type) else _microseconds
+        count = _to_days if types.is_date(data_type) else _to_microseconds
         values = [None if value is None else count(value) for value in values]
     found = integer_column(values)
     if types.is_timestamp(data_type):
@@ -121,27 +121,27 @@ def column_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     return pc.cast(pc.cast(found, pa.int32()) if types.is_date(data_type) else found, data_type)
 
 
-def _offsets(parts: Iterable[Sized]) -> pa.Buffer:
+def _build_offsets(parts: Iterable[Sized]) -> pa.Buffer:
     return pa.py_buffer(array("i", accumulate(map(len, parts), initial=0)))
 
 
-def _days(day: dt.date) -> int:
+def _to_days(day: dt.date) -> int:
     return day.toordinal() - _EPOCH_DAY
 
 
-def _microseconds(moment: dt.datetime) -> int:
+def _to_microseconds(moment: dt.datetime) -> int:
     offset = moment.utcoffset() or dt.timedelta(0)
     return (moment.replace(tzinfo=None) - offset - _EPOCH) // _MICROSECOND
 
 
-def _decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa.Array:
+def _build_decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa.Array:
     data = b"".join(
-        _unscaled(value, target).to_bytes(16, "little", signed=True) for value in values
+        _to_unscaled(value, target).to_bytes(16, "little", signed=True) for value in values
     )
     return pa.Array.from_buffers(target, len(values), [validity_of(values), pa.py_buffer(data)])
 
 
-def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
+def _to_unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
     if value is None:
         return 0
     scaled = _EXACT.scaleb(Decimal(value), target.scale)
@@ -151,17 +151,17 @@ def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
     return unscaled
 
 
-def _structs(values: Sequence[Any], data_type: pa.StructType) -> pa.StructArray:
+def _build_structs(values: Sequence[Any], data_type: pa.StructType) -> pa.StructArray:
     if values.count(None) == len(values):
         return pa.nulls(len(values), data_type)
     children = []
     for field in data_type:
         name = field.name
-        children.append(column_of([_member(value, name) for value in values], field.type))
+        children.append(column_of([_get_member(value, name) for value in values], field.type))
     return struct_column(children, data_type, boolean_column([value is None for value in values]))
 
 
-def _member(value: Any, name: str) -> Any:  # noqa: ANN401
+def _get_member(value: Any, name: str) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
         return value.get(name)
     return None if value is None else getattr(value, name)
@@ -209,9 +209,9 @@ def validity_of(values: Sequence[object]) -> pa.Buffer | None:
     """The `pa.Buffer` that marks the values that are not None; None if all are."""
     if None not in values:
         return None
-    return _bitmap(bytes(value is not None for value in values))
+    return _pack_bitmap(bytes(value is not None for value in values))
 
 
-def _bitmap(flags: bytes) -> pa.Buffer:
+def _pack_bitmap(flags: bytes) -> pa.Buffer:
     flag_bytes = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
     return pc.cast(flag_bytes, pa.bool_()).buffers()[1]

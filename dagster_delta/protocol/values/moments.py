@@ -37,13 +37,13 @@ def read_day(text: str) -> int:
     if found is None:
         raise ValueError(text)
     year, month, day = found.groups()
-    days = _days(int(year), int(month or 1), int(day or 1))
+    days = _count_days(int(year), int(month or 1), int(day or 1))
     if not -(2**31) <= days < 2**31:
         raise ValueError(text)
     return days
 
 
-def _days(year: int, month: int, day: int) -> int:
+def _count_days(year: int, month: int, day: int) -> int:
     """Days since the epoch of a day of any year, in the proleptic Gregorian calendar."""
     # The calendar repeats every 400 years (146,097 days); Python has the years 1 to 9999.
     cycles, rest = divmod(year - 2000, 400)
@@ -80,7 +80,7 @@ def read_local_time(text: str) -> tuple[int, str | None]:
     year, month, day, hour, minute, second, fraction, zone = found.groups()
     clock = dt.time(int(hour or 0), int(minute or 0), int(second or 0))
     seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
-    days = _days(int(year), int(month or 1), int(day or 1))
+    days = _count_days(int(year), int(month or 1), int(day or 1))
     micros = days * _DAY_US + seconds * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
     return micros, None if zone is None else zone.strip(BLANKS)
 

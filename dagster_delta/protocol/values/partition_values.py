@@ -89,7 +89,7 @@ def parse_partition_column(
     try:
         parsed = _parse_distinct(distinct, data_type)
     except (pa.ArrowInvalid, ValueError):
-        raise _unparseable(distinct, data_type, column) from None
+        raise _describe_unparseable(distinct, data_type, column) from None
     return pc.take(parsed, values.indices)
 
 
@@ -156,7 +156,9 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
     )
 
 
-def _unparseable(distinct: pa.Array, data_type: DataType, column: str | None) -> InvalidTable:
+def _describe_unparseable(
+    distinct: pa.Array, data_type: DataType, column: str | None
+) -> InvalidTable:
     for position in range(len(distinct)):
         try:
             _parse_distinct(distinct.slice(position, 1), data_type)
@@ -183,7 +185,7 @@ def serialize_partition_value(
     if value is None:
         return None
     try:
-        return _serialize(value, data_type) or None
+        return _serialize_value(value, data_type) or None
     except (ValueError, ArithmeticError, TypeError) as error:
         where = "a partition column" if column is None else f"partition column {column}"
         raise SchemaMismatch(
@@ -193,7 +195,7 @@ def serialize_partition_value(
         ) from error
 
 
-def _serialize(value: Any, data_type: DataType) -> str:  # noqa: ANN401
+def _serialize_value(value: Any, data_type: DataType) -> str:  # noqa: ANN401
     match data_type:
         case DecimalType(precision, scale):
             return _serialize_decimal(value, precision, scale)
@@ -281,12 +283,12 @@ def partition_directory(values: Mapping[str, str | None]) -> str:
     Readers never parse values from it; it serves people and listings.
     """
     return "/".join(
-        f"{_escape(name)}={_escape(value) if value else HIVE_NULL}"
+        f"{_escape_directory(name)}={_escape_directory(value) if value else HIVE_NULL}"
         for name, value in values.items()
     )
 
 
-def _escape(text: str) -> str:
+def _escape_directory(text: str) -> str:
     return "".join(
         f"%{ord(character):02X}" if character in _ESCAPED_IN_DIRECTORIES else character
         for character in text

@@ -108,7 +108,7 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
     to 9999, or a value nested deeper than Python's stack an UnsupportedFeature.
     """
     try:
-        return _decode(value, 0, decode_names(metadata))
+        return _decode_value(value, 0, decode_names(metadata))
     except RecursionError as error:
         raise UnsupportedFeature(
             "a variant is nested too deeply to become Python values: read it with the Spark engine"
@@ -122,9 +122,9 @@ def encode_variant(value: object) -> tuple[bytes, bytes]:
     becomes `double`. Any mapping with string keys works as a dict, and a tuple as a list.
     """
     try:
-        names = sorted(set(_names(value)))
+        names = sorted(set(_collect_names(value)))
         ids = {name: index for index, name in enumerate(names)}
-        return encode_names(names), _encode(value, ids)
+        return encode_names(names), _encode_value(value, ids)
     except UnicodeEncodeError as error:
         raise InvalidArgument(
             "a string holds half of a surrogate pair, which UTF-8 cannot encode: replace it"
@@ -158,8 +158,8 @@ def decode_names(metadata: bytes) -> VariantNames:
             f"{_VERSION} is known: read it with a newer engine"
         )
     size = (header >> 6) + 1
-    (count,) = _unsigned(metadata, 1, size, 1)
-    offsets = _unsigned(metadata, 1 + size, size, count + 1)
+    (count,) = _read_unsigned(metadata, 1, size, 1)
+    offsets = _read_unsigned(metadata, 1 + size, size, count + 1)
     start = 1 + size * (count + 2)
     take(metadata, start, offsets[-1])
     try:
@@ -249,37 +249,37 @@ def encode_names(names: Sequence[str]) -> bytes:
     size = _byte_width(max(offsets[-1], len(texts)))
     is_sorted = all(a < b for a, b in pairwise(texts))
     header = _VERSION | (_SORTED if is_sorted else 0) | (size - 1) << 6
-    numbers = _pack([len(texts), *offsets], size)
+    numbers = _pack_unsigned([len(texts), *offsets], size)
     return b"".join((bytes((header,)), numbers, *texts))
 
 
 def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
     """Field id and position of the value of each field of the object at a position."""
-    ids, places = _parts(data, position)
+    ids, places = _locate_parts(data, position)
     return list(zip(ids, places, strict=False))
 
 
 def locate_elements(data: bytes, position: int) -> list[int]:
     """Position of each element of the array at a position."""
-    return _parts(data, position)[1][:-1]
+    return _locate_parts(data, position)[1][:-1]
 
 
-def _parts(data: bytes, position: int) -> tuple[list[int], list[int]]:
+def _locate_parts(data: bytes, position: int) -> tuple[list[int], list[int]]:
     """Field ids of the object or array at a position, and the positions of its values and its
     end; an array has no ids.
     """
     first = take(data, position, 1)[0]
     flags, is_object = first >> 2, first & 3 == BasicType.OBJECT
     count_size = 4 if flags >> (4 if is_object else 2) & 1 else 1
-    (count,) = _unsigned(data, position + 1, count_size, 1)
+    (count,) = _read_unsigned(data, position + 1, count_size, 1)
     start = position + 1 + count_size
     ids = []
     if is_object:
         id_size = (flags >> 2 & 3) + 1
-        ids = _unsigned(data, start, id_size, count)
+        ids = _read_unsigned(data, start, id_size, count)
         start += id_size * count
     offset_size = (flags & 3) + 1
-    offsets = _unsigned(data, start, offset_size, count + 1)
+    offsets = _read_unsigned(data, start, offset_size, count + 1)
     start += offset_size * (count + 1)
     take(data, start, offsets[-1])
     return ids, [start + offset for offset in offsets]
@@ -301,7 +301,7 @@ def encode_object(ids: Sequence[int], values: Sequence[bytes]) -> bytes:
     """The object of these fields, sorted by name in code point order."""
     id_size = _byte_width(max(ids, default=0))
     flags = (len(ids) >= _SMALL_COUNT) << 4 | (id_size - 1) << 2
-    return _encode_parts(BasicType.OBJECT, flags, _pack(ids, id_size), values)
+    return _encode_parts(BasicType.OBJECT, flags, _pack_unsigned(ids, id_size), values)
 
 
 def encode_array(elements: Sequence[bytes]) -> bytes:
@@ -312,9 +312,9 @@ def encode_array(elements: Sequence[bytes]) -> bytes:
 def _encode_parts(basic_type: int, flags: int, ids: bytes, values: Sequence[bytes]) -> bytes:
     offsets = [0, *accumulate(map(len, values))]
     offset_size = _byte_width(offsets[-1])
-    count = _pack([len(values)], 4 if len(values) >= _SMALL_COUNT else 1)
+    count = _pack_unsigned([len(values)], 4 if len(values) >= _SMALL_COUNT else 1)
     header = header_byte(basic_type, flags | offset_size - 1)
-    return b"".join((header, count, ids, _pack(offsets, offset_size), *values))
+    return b"".join((header, count, ids, _pack_unsigned(offsets, offset_size), *values))
 
 
 def encode_text(text: bytes) -> bytes:
@@ -361,15 +361,15 @@ def _value_size(data: bytes, position: int) -> int:
         case BasicType.SHORT_STRING:
             return 1 + header
         case BasicType.OBJECT | BasicType.ARRAY:
-            return _parts(data, position)[1][-1] - position
+            return _locate_parts(data, position)[1][-1] - position
     if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
-        return 5 + _unsigned(data, position + 1, 4, 1)[0]
+        return 5 + _read_unsigned(data, position + 1, 4, 1)[0]
     if header not in _PRIMITIVES:
         raise _unknown_primitive(header)
     return 1 + _PRIMITIVES[header][0]
 
 
-def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
+def _read_unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
     packed = take(data, position, size * count)
     if size == 1:
         return list(packed)
@@ -379,7 +379,7 @@ def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
     ]
 
 
-def _pack(numbers: Sequence[int], size: int) -> bytes:
+def _pack_unsigned(numbers: Sequence[int], size: int) -> bytes:
     if size == 1:
         return bytes(numbers)
     return b"".join(number.to_bytes(size, "little") for number in numbers)
@@ -389,17 +389,21 @@ def _byte_width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
 
 
-def _decode(data: bytes, position: int, names: VariantNames) -> object:
+def _decode_value(data: bytes, position: int, names: VariantNames) -> object:
     first = take(data, position, 1)[0]
     match first & 3:
         case BasicType.PRIMITIVE:
             return _decode_primitive(data, position + 1, first >> 2)
         case BasicType.SHORT_STRING:
-            return _text(take(data, position + 1, first >> 2))
+            return _decode_text(take(data, position + 1, first >> 2))
         case BasicType.ARRAY:
-            return [_decode(data, element, names) for element in locate_elements(data, position)]
+            return [
+                _decode_value(data, element, names) for element in locate_elements(data, position)
+            ]
     fields = locate_fields(data, position)
-    decoded = {names.name(field_id): _decode(data, field, names) for field_id, field in fields}
+    decoded = {
+        names.name(field_id): _decode_value(data, field, names) for field_id, field in fields
+    }
     if len(decoded) < len(fields):
         # Spec: an object may not contain duplicate keys.
         raise damaged_variant("an object has two fields of one name")
@@ -409,7 +413,7 @@ def _decode(data: bytes, position: int, names: VariantNames) -> object:
 def _decode_primitive(data: bytes, position: int, primitive_id: int) -> object:
     if primitive_id in (PrimitiveId.BINARY, PrimitiveId.STRING):
         content = take(data, position + 4, int.from_bytes(take(data, position, 4), "little"))
-        return content if primitive_id == PrimitiveId.BINARY else _text(content)
+        return content if primitive_id == PrimitiveId.BINARY else _decode_text(content)
     if primitive_id not in _PRIMITIVES:
         raise _unknown_primitive(primitive_id)
     try:
@@ -422,26 +426,26 @@ def _decode_primitive(data: bytes, position: int, primitive_id: int) -> object:
         ) from error
 
 
-def _text(content: bytes) -> str:
+def _decode_text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise damaged_variant("a string is not UTF-8") from error
 
 
-def _integer(content: bytes) -> int:
+def _decode_integer(content: bytes) -> int:
     return int.from_bytes(content, "little", signed=True)
 
 
-def _decimal(content: bytes) -> Decimal:
+def _decode_decimal(content: bytes) -> Decimal:
     scale = content[0]
     check_scale(scale)
     # The constructor is exact; arithmetic would round to the precision of the context.
-    return Decimal(f"{_integer(content[1:])}E-{scale}")
+    return Decimal(f"{_decode_integer(content[1:])}E-{scale}")
 
 
-def _time(content: bytes) -> dt.time:
-    time_us = _integer(content)
+def _decode_time(content: bytes) -> dt.time:
+    time_us = _decode_integer(content)
     if not 0 <= time_us < _DAY_US:
         raise damaged_variant(f"a time of day is {time_us} microseconds")
     return (_EPOCH + time_us * _MICROSECOND).time()
@@ -452,26 +456,38 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
     PrimitiveId.NULL: (0, lambda _: None),
     PrimitiveId.TRUE: (0, lambda _: True),
     PrimitiveId.FALSE: (0, lambda _: False),
-    PrimitiveId.INT8: (1, _integer),
-    PrimitiveId.INT16: (2, _integer),
-    PrimitiveId.INT32: (4, _integer),
-    PrimitiveId.INT64: (8, _integer),
+    PrimitiveId.INT8: (1, _decode_integer),
+    PrimitiveId.INT16: (2, _decode_integer),
+    PrimitiveId.INT32: (4, _decode_integer),
+    PrimitiveId.INT64: (8, _decode_integer),
     PrimitiveId.DOUBLE: (8, lambda content: struct.unpack("<d", content)[0]),
-    PrimitiveId.DECIMAL4: (5, _decimal),
-    PrimitiveId.DECIMAL8: (9, _decimal),
-    PrimitiveId.DECIMAL16: (17, _decimal),
-    PrimitiveId.DATE: (4, lambda content: _EPOCH_DAY + dt.timedelta(days=_integer(content))),
-    PrimitiveId.TIMESTAMP: (8, lambda content: _EPOCH_UTC + _integer(content) * _MICROSECOND),
-    PrimitiveId.TIMESTAMP_NTZ: (8, lambda content: _EPOCH + _integer(content) * _MICROSECOND),
+    PrimitiveId.DECIMAL4: (5, _decode_decimal),
+    PrimitiveId.DECIMAL8: (9, _decode_decimal),
+    PrimitiveId.DECIMAL16: (17, _decode_decimal),
+    PrimitiveId.DATE: (4, lambda content: _EPOCH_DAY + dt.timedelta(days=_decode_integer(content))),
+    PrimitiveId.TIMESTAMP: (
+        8,
+        lambda content: _EPOCH_UTC + _decode_integer(content) * _MICROSECOND,
+    ),
+    PrimitiveId.TIMESTAMP_NTZ: (
+        8,
+        lambda content: _EPOCH + _decode_integer(content) * _MICROSECOND,
+    ),
     PrimitiveId.FLOAT: (4, lambda content: SingleFloat(struct.unpack("<f", content)[0])),
-    PrimitiveId.TIME: (8, _time),
-    PrimitiveId.TIMESTAMP_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=True)),
-    PrimitiveId.TIMESTAMP_NTZ_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=False)),
+    PrimitiveId.TIME: (8, _decode_time),
+    PrimitiveId.TIMESTAMP_NANOS: (
+        8,
+        lambda c: NanosecondTimestamp(_decode_integer(c), is_utc=True),
+    ),
+    PrimitiveId.TIMESTAMP_NTZ_NANOS: (
+        8,
+        lambda c: NanosecondTimestamp(_decode_integer(c), is_utc=False),
+    ),
     PrimitiveId.UUID: (16, lambda content: uuid.UUID(bytes=content)),
 }
 
 
-def _names(value: object) -> Iterator[str]:
+def _collect_names(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
@@ -479,21 +495,21 @@ def _names(value: object) -> Iterator[str]:
                     f"a field of an object has the name {name!r}: names are strings"
                 )
             yield name
-            yield from _names(inner)
+            yield from _collect_names(inner)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _names(item)
+            yield from _collect_names(item)
 
 
-def _encode(value: object, ids: Mapping[str, int]) -> bytes:
+def _encode_value(value: object, ids: Mapping[str, int]) -> bytes:
     match value:
         case Mapping():
             # Spec: in the order of the names as bytes of UTF-8, which is that of code points.
             ordered = sorted(value)
-            values = [_encode(value[name], ids) for name in ordered]
+            values = [_encode_value(value[name], ids) for name in ordered]
             return encode_object([ids[name] for name in ordered], values)
         case list() | tuple():
-            return encode_array([_encode(item, ids) for item in value])
+            return encode_array([_encode_value(item, ids) for item in value])
     return _encode_primitive(value)
 
 
@@ -502,22 +518,22 @@ def _encode_primitive(value: object) -> bytes:
         case None:
             return VARIANT_NULL
         case bool():
-            return _primitive(PrimitiveId.TRUE if value else PrimitiveId.FALSE)
+            return _prefix_header(PrimitiveId.TRUE if value else PrimitiveId.FALSE)
         case int():
             return _encode_integer(value)
         case SingleFloat():
-            return _primitive(PrimitiveId.FLOAT, struct.pack("<f", value))
+            return _prefix_header(PrimitiveId.FLOAT, struct.pack("<f", value))
         case float():
-            return _primitive(PrimitiveId.DOUBLE, struct.pack("<d", value))
+            return _prefix_header(PrimitiveId.DOUBLE, struct.pack("<d", value))
         case str():
             return encode_text(value.encode())
         case bytes():
             size = len(value).to_bytes(4, "little")
-            return _primitive(PrimitiveId.BINARY, size + value)
+            return _prefix_header(PrimitiveId.BINARY, size + value)
         case Decimal():
             return _encode_decimal(value)
         case uuid.UUID():
-            return _primitive(PrimitiveId.UUID, value.bytes)
+            return _prefix_header(PrimitiveId.UUID, value.bytes)
     return _encode_temporal(value)
 
 
@@ -525,20 +541,20 @@ def _encode_temporal(value: object) -> bytes:
     match value:
         case dt.datetime(tzinfo=None):
             time_us = (value - _EPOCH) // _MICROSECOND
-            return _primitive(PrimitiveId.TIMESTAMP_NTZ, _signed(time_us, 8))
+            return _prefix_header(PrimitiveId.TIMESTAMP_NTZ, _encode_signed(time_us, 8))
         case dt.datetime():
             time_us = (value - _EPOCH_UTC) // _MICROSECOND
-            return _primitive(PrimitiveId.TIMESTAMP, _signed(time_us, 8))
+            return _prefix_header(PrimitiveId.TIMESTAMP, _encode_signed(time_us, 8))
         case dt.date():
-            return _primitive(PrimitiveId.DATE, _signed((value - _EPOCH_DAY).days, 4))
+            return _prefix_header(PrimitiveId.DATE, _encode_signed((value - _EPOCH_DAY).days, 4))
         case dt.time(tzinfo=None):
             time_us = (dt.datetime.combine(_EPOCH, value) - _EPOCH) // _MICROSECOND
-            return _primitive(PrimitiveId.TIME, _signed(time_us, 8))
+            return _prefix_header(PrimitiveId.TIME, _encode_signed(time_us, 8))
         case NanosecondTimestamp():
             primitive_id = (
                 PrimitiveId.TIMESTAMP_NANOS if value.is_utc else PrimitiveId.TIMESTAMP_NTZ_NANOS
             )
-            return _primitive(primitive_id, _signed(value.nanoseconds, 8))
+            return _prefix_header(primitive_id, _encode_signed(value.nanoseconds, 8))
     raise InvalidArgument(
         f"a variant has no type for {value!r} of {type(value).__name__}: convert it first"
     )
@@ -552,7 +568,7 @@ def _encode_integer(value: int) -> bytes:
         (PrimitiveId.INT64, 8),
     ):
         if -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1:
-            return _primitive(primitive_id, _signed(value, size))
+            return _prefix_header(primitive_id, _encode_signed(value, size))
     return _encode_decimal(Decimal(value))
 
 
@@ -574,10 +590,10 @@ def _encode_decimal(value: Decimal) -> bytes:
         raise _too_precise(value)
     content = bytes((scale,))
     if precision <= 9:
-        return _primitive(PrimitiveId.DECIMAL4, content + _signed(unscaled, 4))
+        return _prefix_header(PrimitiveId.DECIMAL4, content + _encode_signed(unscaled, 4))
     if precision <= 18:
-        return _primitive(PrimitiveId.DECIMAL8, content + _signed(unscaled, 8))
-    return _primitive(PrimitiveId.DECIMAL16, content + _signed(unscaled, 16))
+        return _prefix_header(PrimitiveId.DECIMAL8, content + _encode_signed(unscaled, 8))
+    return _prefix_header(PrimitiveId.DECIMAL16, content + _encode_signed(unscaled, 16))
 
 
 def _too_precise(value: Decimal) -> InvalidArgument:
@@ -587,11 +603,11 @@ def _too_precise(value: Decimal) -> InvalidArgument:
     )
 
 
-def _primitive(primitive_id: int, content: bytes = b"") -> bytes:
+def _prefix_header(primitive_id: int, content: bytes = b"") -> bytes:
     return header_byte(BasicType.PRIMITIVE, primitive_id) + content
 
 
-def _signed(value: int, size: int) -> bytes:
+def _encode_signed(value: int, size: int) -> bytes:
     try:
         return value.to_bytes(size, "little", signed=True)
     except OverflowError as error:

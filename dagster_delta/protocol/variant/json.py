@@ -43,11 +43,13 @@ def variant_of_json(text: str) -> tuple[bytes, bytes]:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidArgument(
-            f"{_shown(text)} is no JSON: {error.msg} at character {error.pos}; correct it, or "
-            "store it as a string"
+            f"{_shorten_text(text)} is no JSON: {error.msg} at character {error.pos}; correct it, "
+            "or store it as a string"
         ) from error
     except RecursionError as error:
-        raise InvalidArgument(f"{_shown(text)} is nested too deeply for a variant") from error
+        raise InvalidArgument(
+            f"{_shorten_text(text)} is nested too deeply for a variant"
+        ) from error
     return encode_variant(value)
 
 
@@ -56,18 +58,18 @@ def json_of_variant(metadata: bytes, value: bytes) -> str:
 
     Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON cannot represent.
     """
-    return _json(decode_variant(metadata, value))
+    return _spell_json(decode_variant(metadata, value))
 
 
-def _integer(text: str) -> int | Decimal | float:
+def _parse_integer(text: str) -> int | Decimal | float:
     if len(text) <= _MAX_DIGITS + 1:
         number = int(text)
         if number in _INT64:
             return number
-    return _number(text)
+    return _parse_number(text)
 
 
-def _number(text: str) -> Decimal | float:
+def _parse_number(text: str) -> Decimal | float:
     if _PLAIN_NUMBER.fullmatch(text):
         number = Decimal(text)
         _, digits, exponent = number.as_tuple()
@@ -76,7 +78,7 @@ def _number(text: str) -> Decimal | float:
     return float(text)
 
 
-def _object(fields: list[tuple[str, object]]) -> dict[str, object]:
+def _make_object(fields: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(fields)
     if len(found) < len(fields):
         names = [name for name, _ in fields]
@@ -92,9 +94,9 @@ def _no_constant(text: str) -> object:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_number,
+    object_pairs_hook=_make_object,
+    parse_int=_parse_integer,
+    parse_float=_parse_number,
     parse_constant=_no_constant,
 )
 
@@ -103,11 +105,11 @@ def _upper_digits(escape: re.Match[str]) -> str:
     return escape[0] if escape[1] is None else f"\\u{escape[1].upper()}"
 
 
-def _shown(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
-def _json(value: object) -> str:
+def _spell_json(value: object) -> str:
     match value:
         case None:
             return "null"
@@ -123,10 +125,10 @@ def _json(value: object) -> str:
             # Spark writes the hexadecimal digits of control characters in upper case.
             return _ESCAPE.sub(_upper_digits, json.dumps(value, ensure_ascii=False))
         case Mapping():
-            fields = (f"{_json(name)}:{_json(item)}" for name, item in value.items())
+            fields = (f"{_spell_json(name)}:{_spell_json(item)}" for name, item in value.items())
             return f"{{{','.join(fields)}}}"
         case list():
-            return f"[{','.join(map(_json, value))}]"
+            return f"[{','.join(map(_spell_json, value))}]"
         case bytes():
             return f'"{base64.b64encode(value).decode()}"'
         case _:
