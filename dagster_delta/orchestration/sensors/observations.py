@@ -95,7 +95,7 @@ def observable_delta_asset(
     check_freshness_policy(asset_key, asset_options.get("freshness_policy"))
     mapping = None
     if partitions_def is not None or partition_expr is not None:
-        mapping = _mapping(asset_key, partitions_def, partition_expr)
+        mapping = _make_mapping(asset_key, partitions_def, partition_expr)
         asset_options["partitions_def"] = partitions_def
         given = asset_options.get("metadata") or {}
         asset_options["metadata"] = {"partition_expr": partition_expr, **given}
@@ -109,7 +109,7 @@ def observable_delta_asset(
         store = open_store(table, plain_options(storage_options))
         instance = context.instance
         partition = None if mapping is None else _partition_of_run(context)
-        seen = _observe(
+        seen = _observe_table(
             store, instance, asset_key, show_history, context.log.warning, mapping, partition
         )
         if mapping is not None:
@@ -166,7 +166,7 @@ def delta_asset_spec(
     )
 
 
-def _mapping(
+def _make_mapping(
     key: dg.AssetKey,
     partitions_def: dg.PartitionsDefinition[Any] | None,
     partition_expr: str | Mapping[str, str] | None,
@@ -204,7 +204,7 @@ class _Observation(msgspec.Struct, frozen=True):
     """Observations of the partitions that changed, if all of them are observed."""
 
 
-def _observe(
+def _observe_table(
     store: ObjectStore,
     instance: dg.DagsterInstance,
     key: dg.AssetKey,
@@ -214,7 +214,7 @@ def _observe(
     partition: str | None,
 ) -> _Observation:
     """Observe a table, or one partition of it."""
-    previous = _previous(instance, key, partition, is_partitioned=mapping is not None)
+    previous = _find_previous(instance, key, partition, is_partitioned=mapping is not None)
     known = None if previous is None else previous.commit
     if previous is not None and known is not None:
         later = read_commits_after(store, known.version, at_most=1, commit=known)
@@ -251,7 +251,7 @@ def _position_tags(commit: KnownCommit | None) -> dict[str, str]:
     return {_POSITION: f"{commit.version}.{commit.digest}.{commit.modified_ms}"} if commit else {}
 
 
-def _previous(
+def _find_previous(
     instance: dg.DagsterInstance,
     asset_key: dg.AssetKey,
     partition: str | None,

@@ -159,7 +159,7 @@ def delta_table_sensor(
         delta_table_sensor("flights_changed", "s3://lake/raw/flights", target=[daily_report])
         delta_table_sensor("lake", root="s3://lake/raw", asset_key=lambda uri: uri.split("/")[-2:])
     """
-    return _sensor(name, tables, options, needs_change_feed=False)
+    return _define_sensor(name, tables, options, needs_change_feed=False)
 
 
 @checked_arguments(DeltaSensorOptions)
@@ -182,17 +182,17 @@ def delta_change_feed_sensor(
     Raises:
         InvalidArgument: the options are inconsistent.
     """
-    return _sensor(name, tables, options, needs_change_feed=True)
+    return _define_sensor(name, tables, options, needs_change_feed=True)
 
 
-def _sensor(
+def _define_sensor(
     name: str,
     tables: WatchedTable | Sequence[WatchedTable],
     options: DeltaSensorOptions,
     *,
     needs_change_feed: bool,
 ) -> dg.SensorDefinition:
-    watch = _watch(name, tables, options, needs_change_feed=needs_change_feed)
+    watch = _make_watch(name, tables, options, needs_change_feed=needs_change_feed)
 
     define = dg.sensor(
         name=name,
@@ -200,12 +200,12 @@ def _sensor(
         job_name=options.get("job_name"),
         minimum_interval_seconds=options.get("minimum_interval_seconds"),
         default_status=options.get("default_status", dg.DefaultSensorStatus.STOPPED),
-        description=options.get("description") or _description(watch),
+        description=options.get("description") or _describe_watch(watch),
     )
     return define(watch.tick)
 
 
-def _watch(
+def _make_watch(
     name: str,
     tables: WatchedTable | Sequence[WatchedTable],
     options: DeltaSensorOptions,
@@ -214,7 +214,7 @@ def _watch(
 ) -> Watch:
     # In the store's spelling, so that one table has one name in the cursor.
     given = [tables] if isinstance(tables, WatchedTable) else tables
-    located = [_location(name, table) for table in given]
+    located = [_find_location(name, table) for table in given]
     listed = tuple(dict.fromkeys(uri.rstrip("/") or uri for uri in located))
     root = options.get("root")
     if bool(listed) == bool(root):
@@ -247,12 +247,12 @@ def _watch(
         options=options,
         rules=rules,
         requests_runs=runs_something,
-        mapping=_mapping(name, options),
+        mapping=_make_mapping(name, options),
         asset_key=_asset_key(name, options, several=root is not None or len(listed) > 1),
     )
 
 
-def _location(name: str, table: WatchedTable) -> str:
+def _find_location(name: str, table: WatchedTable) -> str:
     """The location of a table, or that which its asset declares."""
     if isinstance(table, str):
         return table
@@ -267,7 +267,7 @@ def _location(name: str, table: WatchedTable) -> str:
     return uri
 
 
-def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
+def _make_mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
     expression, keys = options.get("partition_expr"), options.get("partition_keys")
     partitions_def = options.get("partitions_def")
     if partitions_def is not None:
@@ -296,7 +296,7 @@ def _asset_key(name: str, options: DeltaSensorOptions, *, several: bool) -> Asse
     return lambda _uri: key
 
 
-def _description(watch: Watch) -> str:
+def _describe_watch(watch: Watch) -> str:
     root = watch.options.get("root")
     what = f"every table below {root}" if root else ", ".join(watch.tables[:5])
     kind = "row changes" if watch.rules.needs_change_feed else "new versions"
@@ -326,11 +326,11 @@ class Watch(msgspec.Struct, frozen=True):
         """
         before = SensorState.from_cursor(context.cursor)
         now_ms = clock.now_ms()
-        uris, discovered_at_ms = self._locations(before, now_ms)
+        uris, discovered_at_ms = self._find_locations(before, now_ms)
         polled = poll_tables(
             uris,
             before,
-            self._open,
+            self._open_store,
             self.rules,
             now_ms=now_ms,
             discovered=self.options.get("root") is not None,
@@ -344,7 +344,7 @@ class Watch(msgspec.Struct, frozen=True):
         tables = {uri: tick.tables[uri] for uri in uris if uri in tick.tables}
         return tick.result(SensorState(tables=tables, discovered_at_ms=discovered_at_ms))
 
-    def _locations(self, state: SensorState, now_ms: int) -> tuple[Sequence[str], int | None]:
+    def _find_locations(self, state: SensorState, now_ms: int) -> tuple[Sequence[str], int | None]:
         root = self.options.get("root")
         if root is None:
             return self.tables, None
@@ -392,10 +392,10 @@ class Watch(msgspec.Struct, frozen=True):
         rules = replace(
             self.rules, max_commits_per_tick=min(commits, self.rules.max_commits_per_tick)
         )
-        (again,) = poll_tables([polled.uri], before, self._open, rules, now_ms=now_ms)
+        (again,) = poll_tables([polled.uri], before, self._open_store, rules, now_ms=now_ms)
         return replace(again, was_requested=True)
 
-    def _open(self, uri: str) -> ObjectStore:
+    def _open_store(self, uri: str) -> ObjectStore:
         store = self.stores.get(uri)
         if store is None:
             store = self.stores.setdefault(uri, open_store(uri, self._storage_options()))
@@ -442,7 +442,7 @@ class _Tick(msgspec.Struct):
             events = self._commit_events(polled, state)
             waiting, later, requests = self._run_requests(polled, state)
         except DeltaError as error:
-            self._fail(polled.uri, error)
+            self._record_failure(polled.uri, error)
             return
         self.events += events
         self.requests += requests
@@ -454,7 +454,7 @@ class _Tick(msgspec.Struct):
             group, text = "Changes wait", f"{polled.uri}: until the time windows {ends} have ended"
         else:
             known = self.before.tables.get(polled.uri)
-            group, text = _outcome(polled, state, known, is_reported=bool(events))
+            group, text = _describe_outcome(polled, state, known, is_reported=bool(events))
         self.outcomes[group].append(text)
 
     def _check_missing(self, uri: str, since_ms: int) -> None:
@@ -466,7 +466,7 @@ class _Tick(msgspec.Struct):
                 table=uri,
             )
 
-    def _fail(self, uri: str, error: DeltaError) -> None:
+    def _record_failure(self, uri: str, error: DeltaError) -> None:
         error.table = error.table or uri
         if isinstance(error, (VersionNotFound, TableNotFound)):
             error.message += (
@@ -505,14 +505,14 @@ class _Tick(msgspec.Struct):
         options = watch.options
         if not watch.requests_runs:
             if waiting is not None:
-                self._add_partitions(self._keys(uri, state, waiting)[0])
+                self._add_partitions(self._find_partition_keys(uri, state, waiting)[0])
             return None, None, []
         room = max(0, options.get("max_runs_per_tick", 100) - len(self.requests))
         requests = []
         if later is not None and watch.mapping is not None:
             known = later.unsent_keys or ()
             ended = [key for key in known if watch.mapping.has(key)][:room]
-            requests += self._requests(uri, later, ended)
+            requests += self._make_run_requests(uri, later, ended)
             waits = [key for key in known if key not in ended]
             left = tuple(key for key in waits if watch.mapping.will_have(key))
             if lost := [key for key in waits if key not in left]:
@@ -532,15 +532,15 @@ class _Tick(msgspec.Struct):
         )
         if waiting is None or not due or room <= 0:
             return waiting, later, requests
-        keys, not_ended = self._keys(uri, state, waiting)
-        requests += self._requests(uri, waiting, keys[:room] if watch.mapping else [None])
+        keys, not_ended = self._find_partition_keys(uri, state, waiting)
+        requests += self._make_run_requests(uri, waiting, keys[:room] if watch.mapping else [None])
         if not_ended:
             later = waiting.left_for(not_ended, later)
         if not keys[room:]:
             return None, later, requests
         return waiting.left_for(keys[room:], None), later, requests
 
-    def _requests(
+    def _make_run_requests(
         self, uri: str, waiting: WaitingChanges, keys: Sequence[str | None]
     ) -> list[dg.RunRequest]:
         options, requests = self.watch.options, []
@@ -553,7 +553,7 @@ class _Tick(msgspec.Struct):
         self._add_partitions([key for key in keys if key is not None])
         return requests
 
-    def _keys(
+    def _find_partition_keys(
         self, uri: str, state: TableState, waiting: WaitingChanges
     ) -> tuple[Sequence[str], Sequence[str]]:
         """The changed partitions of the asset, and those that it will have; none if it has no
@@ -599,7 +599,7 @@ class _Tick(msgspec.Struct):
         options = self.watch.options
         minimum_rows = options.get("minimum_rows")
         minimum_age = options.get("minimum_age_seconds")
-        versions = _versions(waiting.from_version, waiting.to_version)
+        versions = _spell_versions(waiting.from_version, waiting.to_version)
         what = f"{versions} with {counted(waiting.rows, 'row')}"
         if waiting.unsent_keys is not None:
             return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
@@ -614,7 +614,7 @@ class _Tick(msgspec.Struct):
         # The time of the last root listing always changes.
         delivers = self.requests or self.events or self.before.tables != after.tables
         if self.failures and not delivers:
-            raise self._failure()
+            raise self._combine_failures()
         for failure in self.failures:
             self.context.log.error(f"A table could not be watched: {failure}")
         reasons = [
@@ -629,7 +629,7 @@ class _Tick(msgspec.Struct):
             asset_events=self.events,
         )
 
-    def _failure(self) -> DeltaError:
+    def _combine_failures(self) -> DeltaError:
         first = self.failures[0]
         if len(self.failures) == 1:
             return first
@@ -651,10 +651,10 @@ _OUTCOMES: Sequence[str] = (
     "Failed",
     "No new commits",
 )
-"""What a tick came to for a table, those with news first."""
+"""Results of a tick for a table, in the order in which a tick logs them."""
 
 
-def _outcome(
+def _describe_outcome(
     poll: PollResult, state: TableState, known: TableState | None, *, is_reported: bool
 ) -> tuple[str, str]:
     version = state.log.version
@@ -668,10 +668,10 @@ def _outcome(
     if known is None:
         return "Watched from now on", f"{poll.uri} after version {version}"
     if poll.ignored:
-        versions = _versions(known.log.version + 1, version)
+        versions = _spell_versions(known.log.version + 1, version)
         return "No changed rows to run for", f"{poll.uri} {versions} ({', '.join(poll.ignored)})"
     return "No new commits", f"{poll.uri} (version {version})"
 
 
-def _versions(first: int, last: int) -> str:
+def _spell_versions(first: int, last: int) -> str:
     return f"version {last}" if first == last else f"versions {first} to {last}"

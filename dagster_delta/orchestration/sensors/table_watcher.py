@@ -176,9 +176,9 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
             later,
             from_version=self.from_version,
             rows=rows,
-            operations=_distinct(self.operations, later.operations),
-            committers=_distinct(self.committers, later.committers),
-            change_files=_distinct(self.change_files, later.change_files),
+            operations=_merge_distinct(self.operations, later.operations),
+            committers=_merge_distinct(self.committers, later.committers),
+            change_files=_merge_distinct(self.change_files, later.change_files),
             seen_at_ms=self.seen_at_ms,
             partitions=tuple({tuple(sorted(part.items())): part for part in changed}.values()),
         )
@@ -187,7 +187,7 @@ class WaitingChanges(CommitRange, frozen=True, kw_only=True):
         """What is left to do for some partitions, besides what was left before."""
         both = self if earlier is None else earlier.followed_by(self)
         known = () if earlier is None else earlier.unsent_keys or ()
-        unsent = _distinct(known, tuple(keys))
+        unsent = _merge_distinct(known, tuple(keys))
         return msgspec.structs.replace(both, unsent_keys=unsent, partitions=())
 
     def is_due(
@@ -282,7 +282,7 @@ def poll_tables(
         known = state.tables.get(uri)
         is_new = seen_before and uri not in state.tables
         try:
-            return _look(open_table(uri), uri, known, rules, now_ms, is_new)
+            return _poll_table(open_table(uri), uri, known, rules, now_ms, is_new)
         except DeltaError as error:
             error.table = error.table or uri
             return PollResult(uri, known, error=error)
@@ -296,7 +296,7 @@ def poll_tables(
         return list(pool.map(look, uris))
 
 
-def _look(
+def _poll_table(
     store: ObjectStore,
     uri: str,
     known: TableState | None,
@@ -340,7 +340,7 @@ def _look(
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
 
 
-def _distinct(first: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+def _merge_distinct(first: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *others)))
 
 
