@@ -43,7 +43,10 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
         if not Path(local).is_dir():
             raise StorageFailure("There is no such directory to look for tables in", table=base)
         try:
-            return sorted(_join(base, found) for found in _walk(Path(local), "", frozenset()))
+            return sorted(
+                _join_path(base, found)
+                for found in _find_tables_below(Path(local), "", frozenset())
+            )
         except OSError as error:
             raise StorageFailure(
                 f"The directories could not be searched for tables ({error}): make all of them "
@@ -56,10 +59,10 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
         for path in (meta.path for meta in store.list_recursive())
         if path.startswith(marker) or f"/{marker}" in path
     }
-    return sorted(_join(base, name) for name in found)
+    return sorted(_join_path(base, name) for name in found)
 
 
-def _walk(directory: Path, name: str, above: frozenset[str]) -> Iterator[str]:
+def _find_tables_below(directory: Path, name: str, above: frozenset[str]) -> Iterator[str]:
     real = os.path.realpath(directory)
     if real in above:
         # A symbolic link to a directory above: its tables are found there.
@@ -70,8 +73,10 @@ def _walk(directory: Path, name: str, above: frozenset[str]) -> Iterator[str]:
         yield name
         return
     for name_below in names:
-        yield from _walk(directory / name_below, f"{name}/{name_below}".lstrip("/"), above | {real})
+        yield from _find_tables_below(
+            directory / name_below, f"{name}/{name_below}".lstrip("/"), above | {real}
+        )
 
 
-def _join(base: str, name: str) -> str:
+def _join_path(base: str, name: str) -> str:
     return f"{base}/{name}".rstrip("/")

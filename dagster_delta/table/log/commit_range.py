@@ -58,7 +58,7 @@ def read_commit_range(store: ObjectStore, start: int, end: int) -> Iterator[Rang
     listing = list_log(store, start=max(0, start - _VERSIONS_BEFORE), end=end)
     present = sorted(version for version in listing.commits if version >= start)
     _refuse_missing(present, start, end, table=store.location.uri)
-    return _decoded(store, listing, present)
+    return _decode_range(store, listing, present)
 
 
 def _refuse_missing(present: Sequence[int], start: int, end: int, *, table: str) -> None:
@@ -90,7 +90,7 @@ def _refuse_missing(present: Sequence[int], start: int, end: int, *, table: str)
     )
 
 
-def _decoded(
+def _decode_range(
     store: ObjectStore, listing: LogListing, versions: Sequence[int]
 ) -> Iterator[RangeCommit]:
     file_times: dict[int, int] | None = None
@@ -153,7 +153,7 @@ def commit_times(listing: LogListing, versions: Sequence[int]) -> dict[int, int]
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The newest version that was committed at or before a time."""
     wanted_ms = parse_timestamp(timestamp)
-    times = _times(store)
+    times = _load_commit_times(store)
     versions = times.versions
     own = versions[times.num_by_file :]
     # Where both kinds of times occur, the first in-commit timestamp divides them.
@@ -164,15 +164,16 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     index = bisect_right(versions, wanted_ms, key=times.of)
     if not index:
         raise VersionNotFound(
-            f"The table cannot be read as of {_spell(wanted_ms)}: its log begins with version "
-            f"{versions[0]}, committed at {_spell(times.of(versions[0]))}",
+            f"The table cannot be read as of {_spell_time(wanted_ms)}: its log begins with version "
+            f"{versions[0]}, committed at {_spell_time(times.of(versions[0]))}",
             table=store.location.uri,
         )
     found = versions[index - 1]
     if found == times.versions[-1] and wanted_ms > times.of(found):
         raise VersionNotFound(
-            f"The table has no version as of {_spell(wanted_ms)} yet: the latest one, {found}, was "
-            f"committed at {_spell(times.of(found))}; open it without a timestamp",
+            f"The table has no version as of {_spell_time(wanted_ms)} yet: the latest one, "
+            f"{found}, was committed at {_spell_time(times.of(found))}; open it without a "
+            "timestamp",
             table=store.location.uri,
         )
     return found
@@ -181,14 +182,14 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
 def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The oldest version that was committed at or after a time."""
     wanted_ms = parse_timestamp(timestamp)
-    times = _times(store)
+    times = _load_commit_times(store)
     index = bisect_left(times.versions, wanted_ms, key=times.of)
     if index < len(times.versions):
         return times.versions[index]
     latest = times.versions[-1]
     raise VersionNotFound(
-        f"Nothing was committed since {_spell(wanted_ms)}: the latest version, {latest}, is of "
-        f"{_spell(times.of(latest))}; wait for the next commit",
+        f"Nothing was committed since {_spell_time(wanted_ms)}: the latest version, {latest}, is "
+        f"of {_spell_time(times.of(latest))}; wait for the next commit",
         table=store.location.uri,
     )
 
@@ -202,7 +203,7 @@ def newest_version_until(
     return times.versions[index - 1] if index else None
 
 
-def _times(store: ObjectStore) -> _Times:
+def _load_commit_times(store: ObjectStore) -> _Times:
     listing = list_settled_log(store)
     table = store.location.uri
     segment = listing.segment(table=table)
@@ -270,7 +271,7 @@ class _Times:
         return timestamp
 
 
-def _spell(time_ms: int) -> str:
+def _spell_time(time_ms: int) -> str:
     try:
         moment = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
     except (ValueError, OverflowError, OSError):

@@ -82,23 +82,25 @@ def summarise_commit(
     return CommitSummary(
         table_id=table_id,
         version=actions.version,
-        timestamp_ms=_time(info),
-        operation=_text(info, "operation"),
+        timestamp_ms=_find_timestamp(info),
+        operation=_find_text(info, "operation"),
         changes_data=bool(changed),
-        partitions=_distinct(changed, partition_columns),
+        partitions=_list_partitions(changed, partition_columns),
         all_partitions_known=not partition_columns or None not in changed,
-        rows=_rows(info.get("operationMetrics"), adds, rewrites=bool(removes)),
+        rows=_count_changed_rows(info.get("operationMetrics"), adds, rewrites=bool(removes)),
         files_added=len(adds),
         files_removed=len(removes),
         change_files=tuple(file.path for file in actions.cdc),
         change_feed_enabled=change_feed_enabled,
-        committer=_text(info, "userName") or _text(info, "userId") or _text(info, "engineInfo"),
-        run_id=_text(info, "dagsterRunId"),
+        committer=_find_text(info, "userName")
+        or _find_text(info, "userId")
+        or _find_text(info, "engineInfo"),
+        run_id=_find_text(info, "dagsterRunId"),
         digest=digest,
     )
 
 
-def _time(info: Mapping[str, object]) -> int | None:
+def _find_timestamp(info: Mapping[str, object]) -> int | None:
     for key in ("inCommitTimestamp", "timestamp"):
         value = info.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -106,12 +108,12 @@ def _time(info: Mapping[str, object]) -> int | None:
     return None
 
 
-def _text(info: Mapping[str, object], key: str) -> str | None:
+def _find_text(info: Mapping[str, object], key: str) -> str | None:
     value = info.get(key)
     return None if value in (None, "") else str(value)
 
 
-def _distinct(
+def _list_partitions(
     changed: Iterable[PartitionValues | None], names: PartitionValues
 ) -> tuple[PartitionValues, ...]:
     if not names:
@@ -137,7 +139,7 @@ def rows_by_deed(metrics: Mapping[str, object]) -> dict[str, int]:
     return {deed: int(count) for deed, count in found.items() if count.isdecimal()}
 
 
-def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:
+def _count_changed_rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:
     counts = rows_by_deed(metrics) if isinstance(metrics, dict) else {}
     if "inserted" in counts:
         return sum(counts.values())

@@ -442,16 +442,16 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
             )
             found.sidecars += [line.sidecar for line in lines if line.sidecar is not None]
         else:
-            parts.append(_part(store, file.path, file.size_bytes))
+            parts.append(_make_part(store, file.path, file.size_bytes))
             found.take(parts[-1].read_table_actions())
     parts.extend(
-        _part(store, sidecar_path(sidecar.path), sidecar.size_in_bytes)
+        _make_part(store, sidecar_path(sidecar.path), sidecar.size_in_bytes)
         for sidecar in found.sidecars
     )
     return OpenCheckpoint(found, tuple(manifests), tuple(parts))
 
 
-def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
+def _make_part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
     is_remote = store.local_path(path) is None
     if is_remote and size_bytes <= _DOWNLOAD_BYTES:
         # Fetched once and kept, so that columns do not fetch it again.

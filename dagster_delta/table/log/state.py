@@ -158,7 +158,7 @@ class LogState:
             if self._files is None:
                 later = (*self._later, tail)
                 return LogState(self._source, fallback, later, newest_is_whole=is_own)
-            settled = self._settle(self._files)
+            settled = self._make_base(self._files)
         source = _Source(lambda: (settled, ()))
         return LogState(source, fallback, (tail,), newest_is_whole=is_own)
 
@@ -187,7 +187,7 @@ class LogState:
     @_despite_damage
     def repeated_removals(self) -> tuple[int, ...]:
         """As the function of that name, of the commits that this version is read from."""
-        return repeated_removals(self._load()[1])
+        return repeated_removals(self._load_base_and_tails()[1])
 
     @property
     def damaged_files(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ class LogState:
         """Protocol, metadata, transactions and domains (removed ones included)."""
         with self._lock:
             if self._actions is None:
-                base, tails = self._load()
+                base, tails = self._load_base_and_tails()
                 merged = TableActions()
                 merged.take(base.actions)
                 for tail in tails:
@@ -232,14 +232,14 @@ class LogState:
     @_despite_damage
     def num_files(self) -> int:
         """Number of live files."""
-        return self._reconciled().num_files
+        return self._find_live_files().num_files
 
     @property
     @_despite_damage
     def max_file_actions(self) -> int:
         """Number of live files and tombstones, or an upper bound of it."""
         with self._lock:
-            base, tails = self._load()
+            base, tails = self._load_base_and_tails()
         known = len(base.rows) + (0 if base.tombstones is None else len(base.tombstones))
         tails = (*base.tombstone_tails, *tails)
         return known + sum(part.num_rows for part in base.parts) + sum(len(t.keys) for t in tails)
@@ -250,7 +250,7 @@ class LogState:
         footers have been read.
         """
         with self._lock:
-            base, _ = self._load()
+            base, _ = self._load_base_and_tails()
             if self._files is not None or base.masks is not None:
                 return ()
             for part in base.parts:
@@ -275,12 +275,12 @@ class LogState:
         `statistics` are columns whose statistics may be needed; None for no statistics.
         """
         with self._lock:
-            base, tails = self._load()
+            base, tails = self._load_base_and_tails()
             if self._files is not None:
                 hidden, masks = HiddenFiles(()), self._files.masks
-                known = [self._files.rows, self._added()]
+                known = [self._files.rows, self._read_added_rows()]
             else:
-                tail = self._tail()
+                tail = self._reconcile_tails()
                 hidden, masks = HiddenFiles(tail.keys), base.masks or (None,) * len(base.parts)
                 vectors = base.rows.column("deletion_vector")
                 kept = hidden.rows_to_keep(base.rows.column("path"), vectors.filter)
@@ -290,7 +290,7 @@ class LogState:
             batches_of_part(part, names, statistics, hidden=hidden, live=mask)
             for part, mask in zip(base.parts, masks, strict=True)
         )
-        return _begun(
+        return _compute_first(
             chain(
                 chain.from_iterable(checkpointed),
                 chain.from_iterable(batches_of_files(rows, names) for rows in known),
@@ -301,14 +301,16 @@ class LogState:
     def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[pa.Table]:
         """The rows of `tombstones`, in several `pa.Table`s; none of them is cached."""
         with self._lock:
-            base, _ = self._load()
+            base, _ = self._load_base_and_tails()
             if self._tombstones is not None or base.tombstones is not None:
                 return iter([self.tombstones(removed_after_ms=removed_after_ms)])
             tails, tail = self._tombstone_tails()
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
-        return _begun(chain((_unexpired(removes, removed_after_ms) for removes in older), [newer]))
+        return _compute_first(
+            chain((_drop_expired(removes, removed_after_ms) for removes in older), [newer])
+        )
 
     @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -321,15 +323,15 @@ class LogState:
             if self._statistics is not None and (not wanted or self._statistics[0] == wanted):
                 return self._statistics[1]
             older = self._base_statistics(wanted)
-            newer = parse_statistics_json(self._added().column("stats"), columns)
+            newer = parse_statistics_json(self._read_added_rows().column("stats"), columns)
             table = pa.concat_tables([*older, newer])
             if table.nbytes <= _MAX_KEPT_STATISTICS_BYTES:
                 self._statistics = wanted, table
             return table
 
     def _base_statistics(self, columns: tuple[StatisticsColumn, ...]) -> list[pa.Table]:
-        files = self._reconciled()
-        base, _ = self._load()
+        files = self._find_live_files()
+        base, _ = self._load_base_and_tails()
         if base.statistics is not None and base.statistics[0] == columns:
             table = base.statistics[1]
             return [table if files.kept is None else pc.filter(table, files.kept)]
@@ -349,36 +351,36 @@ class LogState:
             if self._tombstones is None:
                 self._tombstones = self._read_tombstones(removed_after_ms)
             # Expired tombstones need not be carried forward.
-            self._tombstones = _unexpired(self._tombstones, removed_after_ms)
+            self._tombstones = _drop_expired(self._tombstones, removed_after_ms)
             return self._tombstones
 
-    def _load(self) -> tuple[_LogBase, tuple[LogTail, ...]]:
+    def _load_base_and_tails(self) -> tuple[_LogBase, tuple[LogTail, ...]]:
         base, tails = self._source.load()
         return base, (*tails, *self._later)
 
-    def _tail(self) -> ReconciledTail:
+    def _reconcile_tails(self) -> ReconciledTail:
         with self._lock:
             if self._reconciled_tail is None:
-                self._reconciled_tail = reconcile_tail(self._load()[1])
+                self._reconciled_tail = reconcile_tail(self._load_base_and_tails()[1])
             return self._reconciled_tail
 
     def _tombstone_tails(self) -> tuple[tuple[LogTail, ...], ReconciledTail]:
         """The commits that are not in the tombstones of the base."""
-        base, tails = self._load()
+        base, tails = self._load_base_and_tails()
         if not base.tombstone_tails:
-            return tails, self._tail()
+            return tails, self._reconcile_tails()
         tails = (*base.tombstone_tails, *tails)
         return tails, reconcile_tail(tails)
 
-    def _reconciled(self) -> _Files:
+    def _find_live_files(self) -> _Files:
         with self._lock:
             if self._files is None:
-                self._files = self._reconcile()
+                self._files = self._reconcile_live_files()
             return self._files
 
-    def _reconcile(self) -> _Files:
-        base, tails = self._load()
-        tail = self._tail()
+    def _reconcile_live_files(self) -> _Files:
+        base, tails = self._load_base_and_tails()
+        tail = self._reconcile_tails()
         masks, paths = _live_paths(base)
         kept = HiddenFiles(tail.keys).rows_to_keep(
             pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks)
@@ -394,11 +396,11 @@ class LogState:
         return _Files(masks, kept, rows, len(column))
 
     def _read_columns(self, names: Sequence[str]) -> None:
-        files = self._reconciled()
+        files = self._find_live_files()
         names = [name for name in names if name not in self._columns]
         if not names:
             return
-        base, tails = self._load()
+        base, tails = self._load_base_and_tails()
         held = {name: base.columns[name] for name in names if name in base.columns}
         if files.kept is not None:
             held = {
@@ -411,18 +413,20 @@ class LogState:
         for name in names:
             if name == "size_bytes":
                 sizes = [size for tail in tails for size in tail.add_sizes]
-                added = integer_column(chosen(sizes, self._tail().live_adds))
+                added = integer_column(chosen(sizes, self._reconcile_tails().live_adds))
             else:
-                added = self._added().column(name)
+                added = self._read_added_rows().column(name)
             self._columns[name] = extended(held[name], added)
 
-    def _added(self) -> pa.Table:
+    def _read_added_rows(self) -> pa.Table:
         if self._added_rows is None:
-            self._added_rows = add_columns(self._load()[1], self._tail().live_adds)
+            self._added_rows = add_columns(
+                self._load_base_and_tails()[1], self._reconcile_tails().live_adds
+            )
         return self._added_rows
 
     def _read_tombstones(self, removed_after_ms: int) -> pa.Table:
-        base, _ = self._load()
+        base, _ = self._load_base_and_tails()
         tails, tail = self._tombstone_tails()
         hidden, known = HiddenFiles(tail.keys), base.tombstones
         if known is None:
@@ -433,8 +437,8 @@ class LogState:
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
         return pa.concat_tables([*older, newer])
 
-    def _settle(self, files: _Files) -> _LogBase:
-        base, tails = self._load()
+    def _make_base(self, files: _Files) -> _LogBase:
+        base, tails = self._load_base_and_tails()
         if self._tombstones is None:
             tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
         else:
@@ -443,7 +447,7 @@ class LogState:
             actions=self.table_actions(),
             parts=base.parts,
             masks=files.masks,
-            rows=compacted(pa.concat_tables([files.rows, self._added()])),
+            rows=compacted(pa.concat_tables([files.rows, self._read_added_rows()])),
             columns={name: with_merged_chunks(column) for name, column in self._columns.items()},
             statistics=self._statistics and (self._statistics[0], compacted(self._statistics[1])),
             tombstones=tombstones,
@@ -451,7 +455,7 @@ class LogState:
         )
 
 
-def _unexpired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
+def _drop_expired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
     since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
     return tombstones if pc.all(since, skip_nulls=False).as_py() else pc.filter(tombstones, since)
 
@@ -523,7 +527,7 @@ def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_LogBase, tu
     return _LogBase(checkpoint.actions, checkpoint.parts), (tail,)
 
 
-def _begun(items: Iterable[_Item]) -> Iterator[_Item]:
+def _compute_first(items: Iterable[_Item]) -> Iterator[_Item]:
     """The items, with the first one already computed: its errors are raised here."""
     rest = iter(items)
     return chain(list(islice(rest, 1)), rest)

@@ -372,7 +372,7 @@ class ChecksumComparison:
         contradiction is a CorruptLog.
         """
         if not self._compared.issuperset(files.column_names):
-            self._settle(FileTotals.of(files), files.column_names, actions)
+            self._compare_facts(FileTotals.of(files), files.column_names, actions)
 
     def observed(
         self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
@@ -383,22 +383,22 @@ class ChecksumComparison:
             columns = batch.files.column_names
             total += FileTotals.of(batch.files)
             yield batch
-        self._settle(total, columns, actions)
+        self._compare_facts(total, columns, actions)
 
-    def _settle(
+    def _compare_facts(
         self, counts: FileTotals, columns: Sequence[str], actions: Callable[[], TableActions]
     ) -> None:
         with self._lock:
-            for fact in self._facts(counts, columns, actions()):
-                self._compare(*fact)
+            for fact in self._list_facts(counts, columns, actions()):
+                self._compare_fact(*fact)
             self._compared.update(columns)
 
     def compare_number(self, num_files: int) -> None:
         """Compare the number of live files with the checksum. Raises as `compare` does."""
         with self._lock:
-            self._compare("files", num_files, self._checksum.num_files)
+            self._compare_fact("files", num_files, self._checksum.num_files)
 
-    def _compare(self, fact: str, found: object, expected: object) -> None:
+    def _compare_fact(self, fact: str, found: object, expected: object) -> None:
         if found == expected or self.contradiction is not None:
             return
         error = CorruptLog(
@@ -414,7 +414,7 @@ class ChecksumComparison:
         self.contradiction = error
         _LOG.warning("version %d of %s: %s", self._version, self._table, error.message)
 
-    def _facts(
+    def _list_facts(
         self, counts: FileTotals, columns: Sequence[str], actions: TableActions
     ) -> Iterator[tuple[str, object, object]]:
         checksum, protocol, metadata = self._checksum, actions.protocol, actions.metadata
@@ -426,7 +426,11 @@ class ChecksumComparison:
             if checksum.num_deleted_records is not None:
                 yield "deleted rows", counts.num_deleted_records, checksum.num_deleted_records
         if protocol is not None:
-            yield "protocol", _features(protocol), _features(checksum.protocol)
+            yield (
+                "protocol",
+                _list_features(protocol),
+                _list_features(checksum.protocol),
+            )
         if metadata is not None:
             expected = checksum.metadata
             yield "table id", metadata.id, expected.id
@@ -436,7 +440,7 @@ class ChecksumComparison:
             yield "properties", metadata.configuration, expected.configuration
 
 
-def _features(protocol: Protocol) -> tuple[object, ...]:
+def _list_features(protocol: Protocol) -> tuple[object, ...]:
     # Some writers keep the features as a set: their order has no meaning.
     return (
         protocol.min_reader_version,

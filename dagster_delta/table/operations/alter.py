@@ -234,7 +234,7 @@ class _Statement:
         metrics: dict[str, int | str] = {}
         for number, (wanted, _) in enumerate(self.parts):
             try:
-                result = self._run(wanted, snapshot)
+                result = self._change_schema(wanted, snapshot)
             except DeltaError as error:
                 done = "; ".join(plan.summary for plan in plans[:number])
                 left = "; ".join(plan.summary for plan in plans[number + 1 :])
@@ -248,18 +248,18 @@ class _Statement:
             _add_metrics(metrics, result.metrics)
         return SchemaChangeResult(snapshot.version, metrics, snapshot, plan=plan)
 
-    def _run(
+    def _change_schema(
         self, wanted: Sequence[SchemaAction] | ColumnChangeRequest, snapshot: Snapshot
     ) -> CommitResult:
         options, clock = self._options, self._clock
         if not isinstance(wanted, ColumnChangeRequest):
             return change_schema(snapshot, wanted, options, clock=clock)
         info, engine = options.commit_info, engine_for(None, options.engine)
-        job = ColumnChangeJob(engine, clock, options.batch_bytes, info, self._report)
+        job = ColumnChangeJob(engine, clock, options.batch_bytes, info, self._report_progress)
         begun = begin_column_change(snapshot, wanted, clock=clock, commit_info=info)
         return job.run(begun.snapshot)
 
-    def _report(self, progress: ColumnChangeProgress) -> None:
+    def _report_progress(self, progress: ColumnChangeProgress) -> None:
         state = progress.state
         if state is not None and self._options.on_progress is not None:
             self._options.on_progress(state.num_files - state.num_files_left, state.num_files)

@@ -90,7 +90,7 @@ def change_rows(
     touched = list(_touched_files(transaction, selected))
     rewritten = written
     if written is None:
-        rewritten = _rewrite(transaction, selected, touched, engine, assignments, where)
+        rewritten = _rewrite_files(transaction, selected, touched, engine, assignments, where)
     if rewritten is not None:
         transaction.stage_written(rewritten.files)
         transaction.stage_change_files(rewritten.change_files)
@@ -99,7 +99,7 @@ def change_rows(
     _stage_vectors(transaction, kept)
     now_ms = transaction.clock()
     transaction.stage_removed(tombstone(file.row, now_ms) for file in touched)
-    return _count(touched, kept, rewritten)
+    return _count_changes(touched, kept, rewritten)
 
 
 def selection(transaction: Transaction, engine: Engine, where: SqlExpression) -> SelectsRows:
@@ -157,7 +157,7 @@ def _touched_files(transaction: Transaction, selected: SelectedRows) -> Iterator
         yield _TouchedFile(row, descriptor_of(row), counted, rows)
 
 
-def _rewrite(
+def _rewrite_files(
     transaction: Transaction,
     selected: SelectedRows,
     touched: list[_TouchedFile],
@@ -239,7 +239,7 @@ def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
     )
 
 
-def _count(
+def _count_changes(
     touched: list[_TouchedFile], kept: list[_TouchedFile], rewritten: RewriteResult | None
 ) -> RowChangeMetrics:
     changed = [file.num_selected for file in touched]
@@ -262,7 +262,7 @@ def _count(
     }
 
 
-NO_CHANGES = _count([], [], None)
+NO_CHANGES = _count_changes([], [], None)
 """The metrics of a change of no row."""
 
 
@@ -320,7 +320,7 @@ class RowStatement:
         scanned = time.perf_counter()
         if not selected.files.num_rows and self._options.records_nothing:
             # As in the reference implementation, what changes nothing makes no version.
-            metrics = self._metrics(NO_CHANGES, scanned)
+            metrics = self._make_metrics(NO_CHANGES, scanned)
             return CommitResult(self._snapshot.version, metrics, self._snapshot, skipped=True)
         with self._transaction.created_files:
             counts = change_rows(
@@ -329,11 +329,11 @@ class RowStatement:
         return self._transaction.commit(
             self._name,
             parameters=parameters,
-            metrics=self._metrics(counts, scanned),
+            metrics=self._make_metrics(counts, scanned),
             user_info=self._options.commit_info,
         )
 
-    def _metrics(self, counts: RowChangeMetrics, scanned: float) -> dict[str, int | str]:
+    def _make_metrics(self, counts: RowChangeMetrics, scanned: float) -> dict[str, int | str]:
         now = time.perf_counter()
         rows = "numDeletedRows" if self._name == "DELETE" else "numUpdatedRows"
         return {

@@ -146,15 +146,15 @@ class SchemaChange:
         """Plan and commit until there is no conflict."""
         store, on_progress = snapshot.store, self._options.on_progress
         with FileRewrite(self._engine, store, on_progress) as self._rewrite:
-            done = run_with_retries(self._attempt, store, snapshot, RETRIES)
+            done = run_with_retries(self._try_change, store, snapshot, RETRIES)
         return SchemaChangeResult(**msgspec.structs.asdict(done), plan=self._planned)
 
-    def _attempt(self, snapshot: Snapshot) -> CommitResult:
+    def _try_change(self, snapshot: Snapshot) -> CommitResult:
         plan = self.plan(snapshot, snapshot.configuration, snapshot.domain_metadata())
         self._planned = plan
         if self._options.dry_run or not plan.changes_anything:
             return CommitResult(snapshot.version, {}, snapshot, skipped=True)
-        return self._commit(snapshot, plan)
+        return self._commit_plan(snapshot, plan)
 
     def plan(
         self,
@@ -193,7 +193,7 @@ class SchemaChange:
         self._files = snapshot.live_files()
         return plan.with_files(self._files.num_rows, total_bytes(self._files))
 
-    def _commit(self, snapshot: Snapshot, plan: SchemaChangePlan) -> CommitResult:
+    def _commit_plan(self, snapshot: Snapshot, plan: SchemaChangePlan) -> CommitResult:
         tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
         if plan.rewrites_data and tracks:
             raise InvalidArgument(

@@ -415,11 +415,11 @@ class _DeepCopy:
             values = dict(row["partition_values"] or ())
             ordered = {name: values.get(name) for name in self._partition_columns}
             wanted = _find_relative_path(source, partition_directory(ordered))
-            path = self._place(source, wanted, row["size_bytes"], row["modification_time_ms"])
+            path = self._choose_path(source, wanted, row["size_bytes"], row["modification_time_ms"])
             paths.append(encode_path(path))
         return _rename_files(files, paths, self._name_vector)
 
-    def _place(self, source: str, wanted: str, size_bytes: int, modified_ms: int) -> str:
+    def _choose_path(self, source: str, wanted: str, size_bytes: int, modified_ms: int) -> str:
         """The path of a data file in the clone."""
         if wanted not in self._taken:
             self._taken.add(wanted)

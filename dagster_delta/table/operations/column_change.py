@@ -464,7 +464,7 @@ class ColumnChangeJob:
         while True:
             done = self._commit_step(snapshot, change)
             snapshot = done.snapshot
-            self._report(snapshot)
+            self._report_progress(snapshot)
             if not _is_running(snapshot, change):
                 return done
 
@@ -488,7 +488,7 @@ class ColumnChangeJob:
             files = self._next_files(newest, change, (self.batch_bytes or 1) >> num_lost)
             if files.num_rows:
                 return self._fill_batch(newest, files, change)
-            return self._publish(newest, change)
+            return self._publish_change(newest, change)
 
         done = run_with_retries(attempt, snapshot.store, snapshot, RETRIES)
         note_time()
@@ -543,7 +543,7 @@ class ColumnChangeJob:
             self._metrics[name] += value
         return committed
 
-    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
+    def _publish_change(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
         configuration = snapshot.configuration
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_configuration(published_configuration(configuration, change))
@@ -581,7 +581,7 @@ class ColumnChangeJob:
             examples=tuple(problems.examples),
         )
 
-    def _report(self, snapshot: Snapshot) -> None:
+    def _report_progress(self, snapshot: Snapshot) -> None:
         if self.on_progress is not None:
             metrics = self._metrics
             self.on_progress(

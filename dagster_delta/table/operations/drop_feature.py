@@ -160,11 +160,11 @@ class _FeatureDropping:
                 plan = plan.with_files(files.num_rows, total_bytes(files))
         if self._options.dry_run or not plan.changes_anything:
             return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
-        done = self._drop(snapshot)
+        done = self._drop_feature(snapshot)
         plan = plan.with_files(self._rewrite.num_files, self._rewrite.size_bytes)
         return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
 
-    def _drop(self, snapshot: Snapshot) -> CommitResult:
+    def _drop_feature(self, snapshot: Snapshot) -> CommitResult:
         name, truncates = self._action.name, self._action.truncate_history
         drop = plan_feature_drop(snapshot.configuration, name)
         if drop.feature.name == "checkpointProtection":
@@ -173,7 +173,9 @@ class _FeatureDropping:
             )
         if drop.needs_protected_history:
             with self._rewrite:
-                prepared = run_with_retries(self._prepare, snapshot.store, snapshot, RETRIES)
+                prepared = run_with_retries(
+                    self._stop_using_feature, snapshot.store, snapshot, RETRIES
+                )
             snapshot = prepared.snapshot
             if truncates:
                 _check_history_is_gone(snapshot, snapshot.version)
@@ -190,12 +192,12 @@ class _FeatureDropping:
         if protects:
             transaction.protect_earlier_checkpoints()
         _stage_forgetting(transaction, drop)
-        result = self._commit(transaction, drop)
+        result = self._commit_drop(transaction, drop)
         if drop.needs_protected_history:
             write_checkpoint(result.snapshot, now_ms=self._clock())
         return result
 
-    def _prepare(self, snapshot: Snapshot) -> CommitResult:
+    def _stop_using_feature(self, snapshot: Snapshot) -> CommitResult:
         """Stop using the feature."""
         drop = plan_feature_drop(snapshot.configuration, self._action.name)
         files = _files_to_rewrite(snapshot, drop)
@@ -208,10 +210,10 @@ class _FeatureDropping:
             # Its columns have other names in files from here on.
             transaction.stage_domain(*keep_clustering(snapshot, drop.prepared)[1])
         if not files.num_rows:
-            return self._commit(transaction, drop)
+            return self._commit_drop(transaction, drop)
         self._rewrite.stage(transaction, snapshot, replace(drop, after=drop.prepared), files)
         transaction.stage_removed(_vector_files(files, self._clock()))
-        return self._commit(transaction, drop, self._rewrite.metrics())
+        return self._commit_drop(transaction, drop, self._rewrite.metrics())
 
     def _put_barriers(self, snapshot: Snapshot) -> Snapshot:
         for _ in range(_NUM_BARRIERS):
@@ -220,7 +222,7 @@ class _FeatureDropping:
             write_checkpoint(snapshot, now_ms=self._clock())
         return snapshot
 
-    def _commit(
+    def _commit_drop(
         self,
         transaction: Transaction,
         drop: FeatureDrop,

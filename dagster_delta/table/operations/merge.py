@@ -212,9 +212,9 @@ class MergeStatement(StatementOptions, frozen=True):
         """Operation parameters for the commitInfo."""
         return {
             "predicate": [self.on],
-            "matchedPredicates": self._predicates("matched"),
-            "notMatchedPredicates": self._predicates("not_matched"),
-            "notMatchedBySourcePredicates": self._predicates("not_matched_by_source"),
+            "matchedPredicates": self._list_predicates("matched"),
+            "notMatchedPredicates": self._list_predicates("not_matched"),
+            "notMatchedBySourcePredicates": self._list_predicates("not_matched_by_source"),
         }
 
     def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
@@ -256,7 +256,7 @@ class MergeStatement(StatementOptions, frozen=True):
         )
         return replace(self, on=f"({self.on}) AND ({of_target})", clauses=clauses)
 
-    def _predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
+    def _list_predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
         return [
             {
                 **({"predicate": clause.condition} if clause.condition else {}),
@@ -289,17 +289,17 @@ class MergeBuilder:
         condition: str | None = None,
     ) -> Self:
         """Give matched rows new values: Spark SQL by column, over both sides."""
-        return self._add("matched", "update", condition, set)
+        return self._add_clause("matched", "update", condition, set)
 
     def when_matched_update_all(self, condition: str | None = None) -> Self:
         """Give matched rows the values of the source, which must have every column of the table. If
         the merge may change the schema, only columns of the source are set, and new ones are added.
         """
-        return self._add("matched", "update", condition)
+        return self._add_clause("matched", "update", condition)
 
     def when_matched_delete(self, condition: str | None = None) -> Self:
         """Remove matched rows."""
-        return self._add("matched", "delete", condition)
+        return self._add_clause("matched", "delete", condition)
 
     def when_not_matched_insert(
         self, values: Mapping[str, str], condition: str | None = None
@@ -307,14 +307,14 @@ class MergeBuilder:
         """Insert rows of the source without a match: Spark SQL by column, over the source; other
         columns get their default, a generated or identity value, or null.
         """
-        return self._add("not_matched", "insert", condition, values)
+        return self._add_clause("not_matched", "insert", condition, values)
 
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
         """Insert rows of the source without a match: every column of the table except those that
         are filled automatically. If the merge may change the schema, every column of the source,
         and new ones are added to the table.
         """
-        return self._add("not_matched", "insert", condition)
+        return self._add_clause("not_matched", "insert", condition)
 
     def when_not_matched_by_source_update(
         self,
@@ -322,11 +322,11 @@ class MergeBuilder:
         condition: str | None = None,
     ) -> Self:
         """Change rows without a match in the source: Spark SQL by column, over the table."""
-        return self._add("not_matched_by_source", "update", condition, set)
+        return self._add_clause("not_matched_by_source", "update", condition, set)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> Self:
         """Remove rows without a match in the source."""
-        return self._add("not_matched_by_source", "delete", condition)
+        return self._add_clause("not_matched_by_source", "delete", condition)
 
     def add(self, clause: ClauseText) -> Self:
         """Add one clause, for callers that build clauses themselves."""
@@ -367,7 +367,7 @@ class MergeBuilder:
         """
         return self._run(self._statement)
 
-    def _add(
+    def _add_clause(
         self,
         kind: ClauseKind,
         action: Literal["update", "delete", "insert"],
@@ -392,7 +392,7 @@ def merge_rows(
     if snapshot is None:
         assert statement.creates is not None  # noqa: S101  the caller checked
         snapshot, domains = snapshot_before_creation(store, statement.creates)
-    _begin(snapshot, statement)
+    _begin_transaction(snapshot, statement)
     if (done := statement.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
@@ -404,7 +404,7 @@ def merge_rows(
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
-            transaction = _begin(snapshot, statement)
+            transaction = _begin_transaction(snapshot, statement)
             if not snapshot.exists:
                 transaction.stage_domain(*domains)
             elif not began.exists:
@@ -425,7 +425,7 @@ def merge_rows(
         return run_with_retries(merge, store, snapshot, statement)
 
 
-def _begin(snapshot: Snapshot, statement: MergeStatement) -> Transaction:
+def _begin_transaction(snapshot: Snapshot, statement: MergeStatement) -> Transaction:
     if snapshot.exists:
         transaction = Transaction(snapshot.store, snapshot)
     else:
@@ -475,11 +475,11 @@ class _Merge(msgspec.Struct, frozen=True):
         `INSERT *` mean.
         """
         configuration = merged_configuration(snapshot.configuration, source.schema, statement)
-        names = _names(engine, snapshot, source.schema, statement, configuration)
+        names = _make_names(engine, snapshot, source.schema, statement, configuration)
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
-        if lengths := compared_lengths(_conditions(statement, names)):
+        if lengths := compared_lengths(_list_conditions(statement, names)):
             source = source.padded(lengths)
-            names = _names(engine, snapshot, source.schema, statement, configuration)
+            names = _make_names(engine, snapshot, source.schema, statement, configuration)
         added = set(configuration.schema.names).difference(began.schema.names)
         is_extended = added and find_incompatibility(began, configuration) is None
         clauses = parse_clauses(
@@ -502,18 +502,18 @@ class _Merge(msgspec.Struct, frozen=True):
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
-        plan, may_hold = self._plan(source)
+        plan, may_hold = self._plan_merge(source)
         merged = self.engine.merge(plan)
         read = plan.target.files
         files = pc.filter(read, pc.is_in(read["path"], string_column(list(merged.rows))))
         with transaction.created_files:
             reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
             selected = SelectedRows(files, merged.rows, reads)
-            counts = self._stage(transaction, merged, selected)
+            counts = self._stage_changes(transaction, merged, selected)
         now = time.perf_counter()
         metrics = {
             "numSourceRows": plan.num_source_rows,
-            **self._metrics(merged, counts),
+            **self._make_metrics(merged, counts),
             "materializeSourceTimeMs": round((source.materialized - started) * 1000),
             "scanTimeMs": round((merged.scanned - source.materialized) * 1000),
             "rewriteTimeMs": round((now - merged.scanned) * 1000),
@@ -530,7 +530,7 @@ class _Merge(msgspec.Struct, frozen=True):
             user_info=self.statement.commit_info,
         )
 
-    def _stage(
+    def _stage_changes(
         self, transaction: Transaction, merged: MergedRows, selected: SelectedRows
     ) -> Mapping[str, int]:
         transaction.stage_written(merged.files)
@@ -550,7 +550,7 @@ class _Merge(msgspec.Struct, frozen=True):
             selects=bool if _changes_all_matches(self.clauses) else None,
         )
 
-    def _metrics(self, merged: MergedRows, counts: Mapping[str, int]) -> dict[str, int | str]:
+    def _make_metrics(self, merged: MergedRows, counts: Mapping[str, int]) -> dict[str, int | str]:
         changed = Counter[tuple[str, str]]()
         for number, num_rows in merged.num_changed_rows.items():
             clause = self.clauses[number].text
@@ -581,7 +581,7 @@ class _Merge(msgspec.Struct, frozen=True):
             "numTargetDeletionVectorsRemoved": counts["numDeletionVectorsRemoved"],
         }
 
-    def _plan(
+    def _plan_merge(
         self, source: SourceSummary
     ) -> tuple[MergePlan, Callable[[Sequence[AddFile]], Sequence[AddFile]]]:
         """What the engine does with the files that may hold a row that matches or changes
@@ -622,7 +622,7 @@ class _Merge(msgspec.Struct, frozen=True):
         return plan, planner.may_hold(*predicates)
 
 
-def _names(
+def _make_names(
     engine: Engine,
     snapshot: Snapshot,
     source: StructType,
@@ -640,7 +640,7 @@ def _names(
     )
 
 
-def _conditions(statement: MergeStatement, names: MergeNames) -> Iterator[Typed]:
+def _list_conditions(statement: MergeStatement, names: MergeNames) -> Iterator[Typed]:
     yield names.condition(statement.on, "matched")
     for clause in statement.clauses:
         if clause.condition is not None:
@@ -657,7 +657,7 @@ def _check_padded(
     that is no CHAR(n): the padding would be a part of the result.
     """
     char = char_paths(names.assigned)
-    for condition in _conditions(statement, names) if lengths else ():
+    for condition in _list_conditions(statement, names) if lengths else ():
         for column in padding_readers(condition):
             if column.path[0] == SOURCE and column.path[1:] in {(name,) for name in lengths}:
                 raise _padded_text(column.path[-1], "a condition computes with it")
@@ -707,7 +707,7 @@ def merged_configuration(
     if any(clause.values is None for clause in writing):
         wanted: StructType | None = source
     else:
-        wanted = _narrowed(source, list(_assigned_paths(writing, statement.target_alias)))
+        wanted = _narrow_schema(source, list(_assigned_paths(writing, statement.target_alias)))
     if wanted is None:
         return current
     # A merge need not have every column: columns that an insert omits are checked with its rows.
@@ -743,7 +743,7 @@ def _known_type(source: DataType, table: DataType) -> DataType:
     return with_inner_types(source, [_known_type(*types) for types in pairs])
 
 
-def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
+def _narrow_schema(source: StructType, paths: Iterable[_Path]) -> StructType | None:
     """The part of a schema that contains some paths; None if it contains none of them."""
     listed = [path for path in paths if path]
     fields = []
@@ -752,7 +752,7 @@ def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
         if () in below:
             fields.append(field)
         elif below and isinstance(field.data_type, StructType):
-            inner = _narrowed(field.data_type, below)
+            inner = _narrow_schema(field.data_type, below)
             if inner is not None:
                 fields.append(StructField(field.name, inner, field.nullable, field.metadata))
     return StructType(tuple(fields)) if fields else None

@@ -144,7 +144,9 @@ def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
         configuration = write.stage_configuration()
         if write.within is not None:
             parameters["predicate"] = write.within.sql(write.slice_schema)
-        return write.commit(configuration, parameters, _replace(write, configuration, where))
+        return write.commit(
+            configuration, parameters, _stage_replacement(write, configuration, where)
+        )
 
     return write.run(overwrite, snapshot)
 
@@ -160,7 +162,7 @@ def _check_same_columns(table: StructType, data: StructType) -> None:
         )
 
 
-def _replace(
+def _stage_replacement(
     write: RowWrite, configuration: TableConfiguration, where: str | None
 ) -> dict[str, int | str]:
     """Write and stage the new rows, and stage the removal of the old ones."""

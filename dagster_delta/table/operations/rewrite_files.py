@@ -356,7 +356,7 @@ class _GroupRewriting:
         version, metrics = None, dict[str, int]()
         if groups:
             try:
-                result, moved = self._commit(groups)
+                result, moved = self._commit_groups(groups)
             except CommitConflict as conflict:
                 _LOG.info("%d files are left as they are: %s", planned, conflict)
                 self.conflicts.append(conflict)
@@ -396,7 +396,7 @@ class _GroupRewriting:
             if now.num_rows == planned.num_rows
         ]
 
-    def _commit(self, groups: list[pa.Table]) -> tuple[CommitResult, MovedGroups]:
+    def _commit_groups(self, groups: list[pa.Table]) -> tuple[CommitResult, MovedGroups]:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self._clock)
         spec = plan_layout(snapshot, self._rewrite.target_size_bytes, self._rewrite.sort_by)

@@ -225,7 +225,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
             files = files.filter(pc.invert(self.needed.of(snapshot).mask(files["path"])))
         paths = files["path"].to_pylist()
         directories = EmptiedDirectories(self.store, paths, before_ms=self.needed.before_ms)
-        deleted, failure = self._delete(paths)
+        deleted, failure = self._delete_files(paths)
         num_directories = directories.remove()
         files = files.filter(pc.is_in(files["path"], value_set=string_column(deleted)))
         if self.options.record_in_log:
@@ -234,7 +234,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
             raise failure
         return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
 
-    def _delete(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
+    def _delete_files(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
         chunks = [
             paths[first : first + FILES_PER_DELETE]
             for first in range(0, len(paths), FILES_PER_DELETE)
@@ -265,7 +265,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
             "defaultRetentionMillis": properties.deleted_file_retention_ms,
         }
         metrics = {"numFilesToDelete": planned.num_files, "sizeOfDataToDelete": planned.size_bytes}
-        return self._record(planned.snapshot, "VACUUM START", parameters, metrics).snapshot
+        return self._record_commit(planned.snapshot, "VACUUM START", parameters, metrics).snapshot
 
     def _record_end(
         self, snapshot: Snapshot, deleted: pa.Table, num_directories: int, *, completed: bool
@@ -274,7 +274,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
         metrics = {"numDeletedFiles": deleted.num_rows, "numVacuumedDirectories": num_directories}
 
         def record(newest: Snapshot) -> CommitResult:
-            return self._record(newest, "VACUUM END", status, metrics)
+            return self._record_commit(newest, "VACUUM END", status, metrics)
 
         try:
             # It depends on nothing, so it can follow any concurrent commit.
@@ -285,7 +285,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
             )
             return snapshot.update()
 
-    def _record(
+    def _record_commit(
         self,
         snapshot: Snapshot,
         operation: str,

@@ -111,7 +111,7 @@ class RowWrite:
         where = self.options.where
         check = [] if where is None or where == DYNAMIC else [overwrite_check(where)]
         configuration = self._planned_configuration(snapshot, schema)
-        return PlannedWrite(schema, self._spec(configuration, schema, check))
+        return PlannedWrite(schema, self._make_spec(configuration, schema, check))
 
     def run(
         self,
@@ -252,7 +252,7 @@ class RowWrite:
         """Write the rows, unless they are in files already, and stage the files."""
         if self.written is None:
             schema = self.data_schema
-            spec = self._spec(configuration, schema, check)
+            spec = self._make_spec(configuration, schema, check)
             self._is_read = True
             try:
                 self.written = self.engine.write(self.data, spec, store=self.store)
@@ -295,7 +295,7 @@ class RowWrite:
             next_version=0 if snapshot is None else snapshot.version + 1,
         )
 
-    def _spec(
+    def _make_spec(
         self, configuration: TableConfiguration, schema: StructType, check: Sequence[Constraint]
     ) -> WriteSpec:
         within, leaves_out = self.within, None

@@ -72,14 +72,16 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         names = self._schema.names if columns is None else list(columns)
         return _Scanner(
             pa.schema([self._schema.field(name) for name in names]),
-            self._rows(names, filter),
+            self._read_rows(names, filter),
         )
 
-    def _rows(self, names: Sequence[str], condition: pa.Expression | None) -> Iterator[object]:
+    def _read_rows(self, names: Sequence[str], condition: pa.Expression | None) -> Iterator[object]:
         where, needed = None, list(names)
         if condition is not None:
             where = filter_to_condition(condition, self._schema, self._exact_columns)
-            needed += _mentioned(str(condition), [n for n in self._schema.names if n not in names])
+            needed += _find_mentioned(
+                str(condition), [n for n in self._schema.names if n not in names]
+            )
         try:
             for batch in self._read(needed, where):
                 if condition is None:
@@ -102,7 +104,7 @@ class _Scanner:
         return pa.RecordBatchReader.from_batches(self._schema, self._batches)
 
 
-def _mentioned(condition: str, names: Sequence[str]) -> list[str]:
+def _find_mentioned(condition: str, names: Sequence[str]) -> list[str]:
     """The names that occur in the text of a condition: at least all columns that it uses, which
     Arrow does not list.
     """
@@ -131,12 +133,12 @@ def filter_to_condition(
     `exact_columns`: columns that Spark SQL compares as Arrow does; others are omitted.
     """
     # A name with a line break could be read as a node.
-    if any("\n" in name for name in _names(schema)):
+    if any("\n" in name for name in _list_field_names(schema)):
         return None
     try:
         constants, nodes = _pickled_nodes(expression)
-        tree = _parse(nodes, constants)
-        found = _condition(tree, exact_columns)
+        tree = _parse_node(nodes, constants)
+        found = _to_condition(tree, exact_columns)
     except (NoConditionError, pa.ArrowException, *_UNREADABLE):
         return None
     return None if is_too_deep(found) else found
@@ -152,11 +154,11 @@ _Node: TypeAlias = tuple[str, ...] | _Call | pa.Scalar
 """Path of a column, call or constant."""
 
 
-def _names(fields: pa.Schema | pa.DataType) -> Iterator[str]:
+def _list_field_names(fields: pa.Schema | pa.DataType) -> Iterator[str]:
     for index in range(fields.num_fields if isinstance(fields, pa.DataType) else len(fields)):
         field = fields.field(index)
         yield field.name
-        yield from _names(field.type)
+        yield from _list_field_names(field.type)
 
 
 def _pickled_nodes(expression: pa.Expression) -> tuple[pa.RecordBatch, list[tuple[str, str]]]:
@@ -171,7 +173,7 @@ def _pickled_nodes(expression: pa.Expression) -> tuple[pa.RecordBatch, list[tupl
     return file.get_batch(0), [(node[1], node[2]) for node in found if node is not None]
 
 
-def _parse(nodes: list[tuple[str, str]], constants: pa.RecordBatch) -> _Node:
+def _parse_node(nodes: list[tuple[str, str]], constants: pa.RecordBatch) -> _Node:
     kind, value = nodes.pop()
     match kind:
         case "field_ref":
@@ -186,13 +188,13 @@ def _parse(nodes: list[tuple[str, str]], constants: pa.RecordBatch) -> _Node:
                 if nodes[-1][0] == "options":
                     options = constants.column(int(nodes.pop()[1]))[0]
                 else:
-                    operands.append(_parse(nodes, constants))
+                    operands.append(_parse_node(nodes, constants))
             nodes.pop()
             return _Call(value, operands, options)
     raise NoConditionError
 
 
-def _condition(node: _Node, exact: StructType) -> Typed:
+def _to_condition(node: _Node, exact: StructType) -> Typed:
     if not isinstance(node, _Call):
         raise NoConditionError
     match node.name, node.operands:
@@ -201,27 +203,29 @@ def _condition(node: _Node, exact: StructType) -> Typed:
             known = []
             for operand in (left, right):
                 with suppress(NoConditionError):
-                    known.append(_condition(operand, exact))
+                    known.append(_to_condition(operand, exact))
             if known:
                 return all_of(known)
         case "or_kleene", operands:
-            return any_of([_condition(operand, exact) for operand in operands])
+            return any_of([_to_condition(operand, exact) for operand in operands])
         case "is_null", [column]:
-            return is_null(_column(column, exact))
+            return is_null(_find_exact_column(column, exact))
         case "is_valid", [column]:
-            return negate(is_null(_column(column, exact)))
+            return negate(is_null(_find_exact_column(column, exact)))
         case "if_else", [_, then, pa.Scalar(is_valid=False)]:
             # `CASE WHEN c THEN d ELSE NULL END` holds for none but rows for which `d` does.
-            return _condition(then, exact)
+            return _to_condition(then, exact)
         case "is_in", [column] if node.options is not None:
             constants = [constant(value.as_py()) for value in node.options["value_set"].values]
-            return is_in(_column(column, exact), constants)
+            return is_in(_find_exact_column(column, exact), constants)
         case name, [column, pa.Scalar() as scalar] if name in _COMPARISONS:
-            return compare(_column(column, exact), _COMPARISONS[name], constant(scalar.as_py()))
+            return compare(
+                _find_exact_column(column, exact), _COMPARISONS[name], constant(scalar.as_py())
+            )
     raise NoConditionError
 
 
-def _column(node: _Node, exact: StructType) -> Column:
+def _find_exact_column(node: _Node, exact: StructType) -> Column:
     if not isinstance(node, tuple):
         raise NoConditionError
     return exact_column(node, exact)

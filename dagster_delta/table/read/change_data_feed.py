@@ -125,7 +125,7 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log.
         """
-        files = self._matching(self.where)
+        files = self._find_matching_files(self.where)
         return not any(changes.files.num_rows for changes in files.sets)
 
     @property
@@ -154,10 +154,10 @@ class ChangeDataFeed(RowFrames):
         """
         if self.where is not None:
             self.where.check_embeddable()
-        files = self._matching(self.where)
+        files = self._find_matching_files(self.where)
         batches = embedded_engine().read_changes(self.snapshot.store, files.sets, self.columns)
         return pa.RecordBatchReader.from_batches(
-            to_arrow_schema(self.schema), self._explained(batches)
+            to_arrow_schema(self.schema), self._name_versions_in_errors(batches)
         )
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
@@ -173,10 +173,10 @@ class ChangeDataFeed(RowFrames):
         if where is not None:
             where = where.in_zone(engine.time_zone)
         with self._naming_versions():
-            files = self._matching(where)
+            files = self._find_matching_files(where)
             return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
-    def _matching(self, where: SqlExpression | None) -> ChangedFiles:
+    def _find_matching_files(self, where: SqlExpression | None) -> ChangedFiles:
         return self._files if where is None else self._files.matching(where)
 
     @cached_property
@@ -188,7 +188,9 @@ class ChangeDataFeed(RowFrames):
             appends_suffice=self._appends_suffice,
         )
 
-    def _explained(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _name_versions_in_errors(
+        self, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
         with self._naming_versions():
             yield from batches
 

@@ -99,14 +99,14 @@ class _ChangeFileRows:
         """Append a file; see `change_file_batch`."""
         self._waiting.append((version, change, constants))
         if len(self._waiting) >= _ROWS_PER_BATCH:
-            self._flush()
+            self._append_batch()
 
     def to_table(self) -> pa.Table:
         """The table so far."""
-        self._flush()
+        self._append_batch()
         return pa.Table.from_batches(self._batches, CHANGE_FILE_SCHEMA)
 
-    def _flush(self) -> None:
+    def _append_batch(self) -> None:
         if self._waiting:
             self._batches.append(change_file_batch(self._waiting))
             self._waiting = []
@@ -203,7 +203,7 @@ def _check_configurations(
     them can be read with the last one.
     """
     table = store.location.uri
-    found = list(_configurations(store, start, end, collected.configuration_changes))
+    found = list(_list_configurations(store, start, end, collected.configuration_changes))
     removed = []
     ends = [*(version for version, _ in found[1:]), end.version + 1]
     for (version, configuration), until in zip(found, ends, strict=True):
@@ -248,7 +248,7 @@ def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: 
         )
 
 
-def _configurations(
+def _list_configurations(
     store: ObjectStore, start: int, end: Snapshot, changes: list[CommitActions]
 ) -> Iterator[tuple[int, TableConfiguration]]:
     later = [change for change in changes if change.version > start]

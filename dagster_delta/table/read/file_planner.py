@@ -123,8 +123,10 @@ class FilePlanner:
         """
         if predicates and self.snapshot.is_large_and_unread:
             kept = self.snapshot.kept_bytes()
-            return _together(self.batches(columns, *predicates), columns, len(predicates), kept)
-        return self._held(columns, predicates)
+            return _unite_batches(
+                self.batches(columns, *predicates), columns, len(predicates), kept
+            )
+        return self._select_in_memory(columns, predicates)
 
     def batches(
         self,
@@ -140,7 +142,7 @@ class FilePlanner:
         statistics, `()` for numbers of rows.
         """
         if not self.snapshot.is_large_and_unread:
-            yield self._held(columns, predicates)
+            yield self._select_in_memory(columns, predicates)
             return
         configuration = self.snapshot.configuration
         asked = dict.fromkeys(statistics or ())
@@ -187,7 +189,9 @@ class FilePlanner:
 
         return may_hold
 
-    def _held(self, columns: Sequence[str], predicates: tuple[Typed, ...]) -> CandidateFiles:
+    def _select_in_memory(
+        self, columns: Sequence[str], predicates: tuple[Typed, ...]
+    ) -> CandidateFiles:
         """The candidates among the files that the snapshot keeps in memory."""
         snapshot, configuration = self.snapshot, self.snapshot.configuration
         latest, statistics = self._latest, snapshot.statistics
@@ -201,7 +205,7 @@ class FilePlanner:
         return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
 
 
-def _together(
+def _unite_batches(
     batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int, kept: KeptBytes
 ) -> CandidateFiles:
     found = []
@@ -249,14 +253,14 @@ def live_records(
     """Rows of files minus the rows that their deletion vectors hide; null where unknown."""
     live = num_records
     if vectors.null_count < len(vectors):
-        hidden = pc.fill_null(_cardinality(vectors), integer_scalar(0))
+        hidden = pc.fill_null(_count_deleted_rows(vectors), integer_scalar(0))
         live = pc.subtract(num_records, hidden)
     lowest, highest = pc.min(live), pc.max(live)
     is_negative = (lowest.as_py() or 0) < 0
     # The sum over a few files with more rows would not fit 64 bits.
     if is_negative or (highest.as_py() or 0) > _MOST_ROWS:
         place = pc.index_in(lowest if is_negative else highest, live).as_py()
-        rows, deleted = num_records[place].as_py(), _cardinality(vectors)[place].as_py()
+        rows, deleted = num_records[place].as_py(), _count_deleted_rows(vectors)[place].as_py()
         raise CorruptLog(
             f"the log says that a data file has {rows} rows, and that {deleted or 0} of them are "
             "deleted: its statistics or its deletion vector are wrong; restore the table to an "
@@ -268,7 +272,7 @@ def live_records(
     return live
 
 
-def _cardinality(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
+def _count_deleted_rows(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
 
 

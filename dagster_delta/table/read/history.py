@@ -40,32 +40,32 @@ class HistoryEntry(msgspec.Struct, frozen=True, dict=True):
     @property
     def operation(self) -> str | None:
         """What was done, such as WRITE or MERGE."""
-        return self._text("operation")
+        return self._find_text("operation")
 
     @property
     def operation_parameters(self) -> Mapping[str, Any]:
         """How it was done."""
-        return self._mapping("operationParameters")
+        return self._find_mapping("operationParameters")
 
     @property
     def operation_metrics(self) -> Mapping[str, Any]:
         """Metrics of the operation."""
-        return self._mapping("operationMetrics")
+        return self._find_mapping("operationMetrics")
 
     @property
     def engine_info(self) -> str | None:
         """Who wrote it."""
-        return self._text("engineInfo")
+        return self._find_text("engineInfo")
 
     @property
     def user_metadata(self) -> str | None:
         """Metadata that the user added to the commit."""
-        return self._text("userMetadata")
+        return self._find_text("userMetadata")
 
     @property
     def transaction_id(self) -> str | None:
         """The unique id of the commit."""
-        return self._text("txnId")
+        return self._find_text("txnId")
 
     @property
     def is_blind_append(self) -> bool | None:
@@ -79,11 +79,11 @@ class HistoryEntry(msgspec.Struct, frozen=True, dict=True):
         value = self.commit_info.get("readVersion")
         return value if isinstance(value, int) else None
 
-    def _text(self, key: str) -> str | None:
+    def _find_text(self, key: str) -> str | None:
         value = self.commit_info.get(key)
         return None if value is None else str(value)
 
-    def _mapping(self, key: str) -> Mapping[str, Any]:
+    def _find_mapping(self, key: str) -> Mapping[str, Any]:
         value = self.commit_info.get(key)
         return value if isinstance(value, dict) else {}
 

@@ -93,7 +93,7 @@ class RowFrames(ABC):
         """
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
-        return BatchDataset(self._arrow_schema(), self._narrowed, self._exact_columns())
+        return BatchDataset(self._arrow_schema(), self._read_narrowed, self._exact_columns())
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame: batches are read while a query runs, in bounded memory,
@@ -111,7 +111,7 @@ class RowFrames(ABC):
         from dagster_delta.engines.polars import lazy_frame
 
         return lazy_frame(
-            self._arrow_schema(), self._exact_columns(), self._narrowed, self._plan_for_polars
+            self._arrow_schema(), self._exact_columns(), self._read_narrowed, self._plan_for_polars
         )
 
     def _arrow_schema(self) -> pa.Schema:
@@ -123,7 +123,7 @@ class RowFrames(ABC):
         """
         return StructType(())
 
-    def _narrowed(self, _columns: Sequence[str], _where: Typed | None) -> pa.RecordBatchReader:
+    def _read_narrowed(self, _columns: Sequence[str], _where: Typed | None) -> pa.RecordBatchReader:
         """At least these columns, of at least the rows that satisfy a condition."""
         return self.to_batches()
 
@@ -241,7 +241,7 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: for the log.
         """
-        return self._plan(LIVE_FILE_SCHEMA.names)
+        return self._plan_read(LIVE_FILE_SCHEMA.names)
 
     def to_batches(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`; files are read while it is consumed.
@@ -309,10 +309,10 @@ class Scan(RowFrames):
         exact = [name for name in self.columns if name not in padded]
         return StructType(tuple(map(self.snapshot.schema.field, exact)))
 
-    def _narrowed(self, columns: Sequence[str], where: Typed | None) -> pa.RecordBatchReader:
-        return self.to_batches() if self.row_ids else self._narrow(columns, where).to_batches()
+    def _read_narrowed(self, columns: Sequence[str], where: Typed | None) -> pa.RecordBatchReader:
+        return self.to_batches() if self.row_ids else self._narrow_scan(columns, where).to_batches()
 
-    def _narrow(self, columns: Sequence[str], where: Typed | None) -> Scan:
+    def _narrow_scan(self, columns: Sequence[str], where: Typed | None) -> Scan:
         combined = self.where
         if where is not None:
             schema = self.snapshot.schema
@@ -323,9 +323,11 @@ class Scan(RowFrames):
         """A plan for rows of the scan, without those of files that hold none for `where`; None if
         the rows of its files are not those of the scan.
         """
-        if self.row_ids or (self.where is not None and self._plan(("path",)).where is not None):
+        if self.row_ids or (
+            self.where is not None and self._plan_read(("path",)).where is not None
+        ):
             return None
-        narrowed = self._narrow(columns, where)
+        narrowed = self._narrow_scan(columns, where)
         plan = narrowed._embedded_plan()  # noqa: SLF001 a scan too
         return replace(plan, where=None)
 
@@ -346,9 +348,9 @@ class Scan(RowFrames):
     def _predicates(self) -> tuple[Typed, ...]:
         return self._planner.predicates_of(self.where)
 
-    def _plan(self, file_columns: Sequence[str]) -> ReadPlan:
+    def _plan_read(self, file_columns: Sequence[str]) -> ReadPlan:
         found = self._planner.candidates(*self._predicates, columns=file_columns)
-        return self._read_plan(found.files, is_decided=found.is_decided)
+        return self._make_read_plan(found.files, is_decided=found.is_decided)
 
     def _embedded_plan(self) -> ReadPlan:
         """The plan of a read in this process, with the row counts of the log to verify those of
@@ -361,9 +363,9 @@ class Scan(RowFrames):
         files, is_loaded = found.files, predicates and not found.is_decided
         if not is_large and (is_loaded or files.num_rows * _COUNTED_SHARE >= snapshot.num_files):
             files = files.append_column(NUM_RECORDS, found.statistics(())[NUM_RECORDS])
-        return self._read_plan(files, is_decided=found.is_decided)
+        return self._make_read_plan(files, is_decided=found.is_decided)
 
-    def _read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
+    def _make_read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
         if self.row_ids:
             configuration = tracked_configuration(configuration)

@@ -95,7 +95,7 @@ def start_cursor(store: ObjectStore, start_from: StartFrom = "latest") -> LogCur
     version = _version_before(store, snapshot, start_from)
     if version == NOTHING_SEEN:
         return LogCursor(version=version, table_id=snapshot.metadata.id)
-    return _identified(store, LogCursor(version=version), _as_of(store, version, snapshot))
+    return _complete_cursor(store, LogCursor(version=version), _as_of(store, version, snapshot))
 
 
 def _as_of(store: ObjectStore, version: int, latest: Snapshot) -> Snapshot:
@@ -162,8 +162,8 @@ def read_new_commits(
     for version, data in commits:
         with located(store, version):
             actions = decode_commit(data, version=version)
-            cursor = _advance(cursor, actions)
-            found.append(_summary(actions, cursor, data))
+            cursor = _advance_cursor(cursor, actions)
+            found.append(_summarise_by_cursor(actions, cursor, data))
     last, data = commits[-1]
     meta = store.head(commit_path(last)) if listed is None else listed[-1][0]
     cursor = msgspec.structs.replace(
@@ -187,7 +187,7 @@ def last_data_change(
         except FileNotFoundError:
             return version, None
         with located(store, version):
-            summary = _summary(decode_commit(data, version=version), cursor, data)
+            summary = _summarise_by_cursor(decode_commit(data, version=version), cursor, data)
         if summary.changes_data:
             return version, summary
     return max(after, 0), None
@@ -201,7 +201,7 @@ def data_version(table_id: str, version: int) -> str:
     return f"{table_id}:{version}"
 
 
-def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSummary:
+def _summarise_by_cursor(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSummary:
     return summarise_commit(
         actions,
         table_id=cursor.table_id or "",
@@ -211,7 +211,7 @@ def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSu
     )
 
 
-def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
+def _advance_cursor(cursor: LogCursor, actions: CommitActions) -> LogCursor:
     # A table that is replaced in its own log may get another id: its history continues.
     facts = {} if actions.metadata is None else _facts_of_metadata(actions.metadata)
     return msgspec.structs.replace(cursor, version=actions.version, **facts)
@@ -248,23 +248,23 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     # A copy of the log has other file times but the same commits.
     if known is not None and is_continued and known.is_in(store):
         return cursor
-    snapshot = _open(store, cursor)
+    snapshot = _load_snapshot(store, cursor)
     # A clean-up may have deleted the commit of the cursor, and nothing is lost if its successor is
     # there. That is looked up after the commits that the snapshot has were made.
     is_at_end = snapshot.version == cursor.version
     if not (has_successor or is_at_end or store.head(commit_path(cursor.version + 1))):
-        raise _broken(store, cursor, snapshot)
-    return _identified(store, cursor, snapshot)
+        raise _explain_broken_history(store, cursor, snapshot)
+    return _complete_cursor(store, cursor, snapshot)
 
 
 def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:
     # Tables are cloned and restored with a checkpoint and without their first commits.
     if read_last_checkpoint(store) is None:
         return cursor
-    raise _broken(store, cursor, _open(store, cursor))
+    raise _explain_broken_history(store, cursor, _load_snapshot(store, cursor))
 
 
-def _open(store: ObjectStore, cursor: LogCursor) -> Snapshot:
+def _load_snapshot(store: ObjectStore, cursor: LogCursor) -> Snapshot:
     try:
         snapshot = Snapshot.load(store)
     except TableNotFound as error:
@@ -274,16 +274,16 @@ def _open(store: ObjectStore, cursor: LogCursor) -> Snapshot:
             table=store.location.uri,
         ) from error
     if cursor.table_id is not None and snapshot.metadata.id != cursor.table_id:
-        raise _broken(store, cursor, snapshot)
+        raise _explain_broken_history(store, cursor, snapshot)
     return snapshot
 
 
-def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> LogCursor:
+def _complete_cursor(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> LogCursor:
     """The cursor with all fields filled in that a snapshot of its table gives."""
     facts = _facts_of_metadata(snapshot.metadata)
     known = KnownCommit.read(store, cursor.version)
     if known is not None and cursor.commit_digest not in {None, known.digest}:
-        raise _broken(store, cursor, snapshot)
+        raise _explain_broken_history(store, cursor, snapshot)
     return msgspec.structs.replace(
         cursor,
         commit_digest=None if known is None else known.digest,
@@ -293,7 +293,9 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
     )
 
 
-def _broken(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> VersionNotFound:
+def _explain_broken_history(
+    store: ObjectStore, cursor: LogCursor, snapshot: Snapshot
+) -> VersionNotFound:
     if cursor.table_id is not None and snapshot.metadata.id != cursor.table_id:
         what = (
             f"Another table is here now: {snapshot.metadata.id} at version {snapshot.version}, "

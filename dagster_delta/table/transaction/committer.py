@@ -184,15 +184,15 @@ def commit_with_retry(
         # If this commit were unreadable, all later versions would be too.
         check_log_file_size(commit_path(version), len(data))
         outcome: Committed | Conflicted | None
-        if _put(store, version, data, request.transaction_id):
+        if _put_commit(store, version, data, request.transaction_id):
             outcome = Committed(version, (*progress.commits, (version, data)))
         else:
             # The pause comes before reading concurrent commits: otherwise commits made during the
             # pause would take the next version again and again.
-            _pause(attempt, sleep)
+            _pause_before_retry(attempt, sleep)
             outcome = _follow_commits(store, request, progress)
         if isinstance(outcome, Committed) and (attempt or not (base and base.keeps_log(clock()))):
-            return _checked(store, request, outcome)
+            return _check_outcome(store, request, outcome)
         if isinstance(outcome, Conflicted) and (rebased := rebase(outcome)) is not None:
             request, progress = rebased, _Progress.start(rebased)
         elif outcome is not None:
@@ -214,7 +214,7 @@ def _replaced_log(store: ObjectStore, request: CommitRequest) -> Conflicted | No
     return Conflicted(CommitConflict(message, version=known.version), ())
 
 
-def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
+def _pause_before_retry(attempt: int, sleep: Callable[[float], None]) -> None:
     # If an attempt fails, another writer has committed, so the first retries need no pause; later
     # pauses spread writers that retry in lockstep. A pause longer than a few commits would only
     # favour writers that do not pause yet.
@@ -223,7 +223,7 @@ def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
         sleep(random.uniform(0, longest))  # noqa: S311 - no secret depends on it
 
 
-def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> bool:
+def _put_commit(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> bool:
     """Whether the commit is in the log as `version`; False if another file may have that name."""
     path = commit_path(version)
     attempts_left = _MAX_PUTS_PER_VERSION
@@ -243,14 +243,14 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
                 if store.head(path) is not None:
                     return False
             except StorageFailure as error:
-                raise _unknown(store, version, transaction_id, error) from failure
+                raise _explain_unknown_state(store, version, transaction_id, error) from failure
             if not attempts_left:
                 raise
         else:
             return True
 
 
-def _unknown(
+def _explain_unknown_state(
     store: ObjectStore, version: int, transaction_id: str, error: Exception
 ) -> CommitStateUnknown:
     return CommitStateUnknown(
@@ -262,7 +262,7 @@ def _unknown(
     )
 
 
-def _checked(
+def _check_outcome(
     store: ObjectStore, request: CommitRequest, outcome: Committed
 ) -> Committed | Conflicted:
     """The outcome of a commit, which is a conflict if a clean-up had deleted another commit of its
@@ -275,10 +275,10 @@ def _checked(
         listed = list_log(store, start=version if base is None else base).commits
     except StorageFailure as failure:
         # The commit was put, whatever a look at the log says afterwards.
-        raise _unknown(store, version, request.transaction_id, failure) from failure
+        raise _explain_unknown_state(store, version, request.transaction_id, failure) from failure
     if version not in listed:
         error = VersionNotFound(f"a clean-up has deleted version {version} of the log already")
-        raise _unknown(store, version, request.transaction_id, error)
+        raise _explain_unknown_state(store, version, request.transaction_id, error)
     # The commits that follow this one are younger, up to the differences of a storage's clocks.
     before_ms = listed[version].modified_ms - (_CLOCK_SKEW_MS if base in listed else 0)
     if not any(file.modified_ms < before_ms for n, file in listed.items() if n > version):
@@ -310,13 +310,15 @@ def _follow_commits(
             if version > contested:
                 raise
             # The store's own retries may have written our bytes without reporting it.
-            raise _unknown(store, version, request.transaction_id, error) from error
+            raise _explain_unknown_state(store, version, request.transaction_id, error) from error
         try:
             concurrent = decode_commit(data, version=version)
         except CorruptLog as error:
             # It may be this commit, damaged afterwards.
             if request.transaction_id.encode() in data:
-                raise _unknown(store, version, request.transaction_id, error) from error
+                raise _explain_unknown_state(
+                    store, version, request.transaction_id, error
+                ) from error
             raise
         followed.append(concurrent)
         progress.commits.append((version, data))

@@ -253,7 +253,7 @@ def rebase_rows(
         for add in change.adds
         if add.path in descriptors or add.path not in vectors
     )
-    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in change.removes)
+    removes = tuple(_adapt_removal(remove, latest.get(remove.path)) for remove in change.removes)
     return RebasedActions(adds, removes, stored.paths)
 
 
@@ -275,7 +275,7 @@ def referenced_files(adds: Sequence[AddFile]) -> set[str]:
     return {*(decode_path(add.path) for add in adds), *vector_files(adds)}
 
 
-def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
+def _adapt_removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
     """The removal of a file in the form that a concurrent commit has given it, if any has."""
     # Spec: a remove names the vector of the logical file that it removes.
     if theirs is None:

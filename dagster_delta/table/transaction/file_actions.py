@@ -64,7 +64,7 @@ def tombstone(row: Mapping[str, Any], now_ms: int, *, data_change: bool = True) 
         extended_file_metadata=True,
         partition_values=dict(row["partition_values"] or ()),
         size_bytes=row["size_bytes"],
-        tags=_tags(row),
+        tags=_copy_tags(row),
         deletion_vector=descriptor_of(row),
         base_row_id=row["base_row_id"],
         default_row_commit_version=row["default_row_commit_version"],
@@ -89,7 +89,7 @@ def added_row(row: Mapping[str, Any], *, data_change: bool = True) -> AddFile:
         modification_time_ms=row["modification_time_ms"],
         data_change=data_change,
         stats=row["stats"],
-        tags=_tags(row),
+        tags=_copy_tags(row),
         deletion_vector=descriptor_of(row),
         base_row_id=row["base_row_id"],
         default_row_commit_version=row["default_row_commit_version"],
@@ -120,7 +120,7 @@ def file_table(files: Iterable[AddFile]) -> pa.Table:
     return pa.Table.from_pylist(rows, LIVE_FILE_SCHEMA)
 
 
-def _tags(row: Mapping[str, Any]) -> dict[str, str | None] | None:
+def _copy_tags(row: Mapping[str, Any]) -> dict[str, str | None] | None:
     return None if row["tags"] is None else dict(row["tags"])
 
 
@@ -159,7 +159,7 @@ def store_deletion_vectors(
         # VACUUM of delta-spark fails on vectors in the log itself, so even small ones get a file.
         for together in split_by_size(vectors, _encoded_bytes, file_bytes):
             data, made = encode_deletion_vector_file(
-                together, file_id=uuid.uuid4(), prefix=_prefix(configuration)
+                together, file_id=uuid.uuid4(), prefix=_choose_file_prefix(configuration)
             )
             path = deletion_vector_path(made[0])
             created.add([path])
@@ -172,7 +172,7 @@ def _encoded_bytes(vector: BitMap64) -> int:
     return len(encode_deletion_vector(vector))
 
 
-def _prefix(configuration: TableConfiguration) -> str:
+def _choose_file_prefix(configuration: TableConfiguration) -> str:
     properties = configuration.properties
     if not properties.randomize_file_prefixes:
         return ""

@@ -339,9 +339,9 @@ class Transaction:
 
         def build_request() -> CommitRequest:
             counted = (metrics() if callable(metrics) else metrics) or {}
-            return self._request(operation, parameters or {}, dict(counted), user_info or {})
+            return self._build_request(operation, parameters or {}, dict(counted), user_info or {})
 
-        request, outcome = self._put(build_request)
+        request, outcome = self._commit_or_rebase(build_request)
         if isinstance(outcome, Conflicted):
             if not keeps_files:
                 self.created_files.delete()
@@ -351,7 +351,7 @@ class Transaction:
         newest.seen_ms = started_ms
         return CommitResult(outcome.version, request.metrics, newest)
 
-    def _put(
+    def _commit_or_rebase(
         self, build_request: Callable[[], CommitRequest]
     ) -> tuple[CommitRequest, Committed | Conflicted]:
         """The last request, and its outcome."""
@@ -404,7 +404,7 @@ class Transaction:
         if newer is None:
             return False
         commits = [*lost.commits, *newer]
-        facts = self._facts(self._contents())
+        facts = self._collect_facts(self._collect_contents())
         others = conflicts.concurrent_row_changes(lost.conflict, commits, facts)
         if others is None:
             return False
@@ -425,14 +425,14 @@ class Transaction:
         self._adds, self._removes = list(rebased.adds), list(rebased.removes)
         return True
 
-    def _request(
+    def _build_request(
         self,
         operation: str,
         parameters: Mapping[str, object],
         metrics: Mapping[str, int | str],
         user_info: Mapping[str, object],
     ) -> CommitRequest:
-        contents, base, configuration = self._contents(), self.snapshot, self.configuration
+        contents, base, configuration = self._collect_contents(), self.snapshot, self.configuration
         current = configuration if base is None else base.configuration
         if contents.removes_data:
             self.check_may_remove("this write")
@@ -451,7 +451,7 @@ class Transaction:
                 and not current.in_commit_timestamps_enabled,
                 protects_checkpoints=self._protects_checkpoints,
             ),
-            facts=self._facts(contents),
+            facts=self._collect_facts(contents),
             transaction_id=str(uuid.uuid4()),
             operation=operation,
             parameters=parameters,
@@ -472,7 +472,7 @@ class Transaction:
             self._keeps_row_ids and materialized_columns(self.configuration) is not None
         )
 
-    def _contents(self) -> CommitContents:
+    def _collect_contents(self) -> CommitContents:
         old = None if self.snapshot is None else self.snapshot.configuration
         new = self._staged
         # The property that protects checkpoints comes in when the version is known.
@@ -492,7 +492,7 @@ class Transaction:
             cdc=tuple(self._change_files),
         )
 
-    def _facts(self, contents: CommitContents) -> TransactionFacts:
+    def _collect_facts(self, contents: CommitContents) -> TransactionFacts:
         old = None if self.snapshot is None else self.snapshot.configuration
         return TransactionFacts(
             protocol=old.protocol if old else None,
