@@ -58,6 +58,7 @@ class DeltaTable(TableHandle):
 
     optimize = Statement(lambda: operations.optimize.optimize)
     reorg = Statement(lambda: operations.reorg.reorg)
+    validate = Statement(lambda: operations.validate.validate)
     vacuum = Statement(lambda: operations.vacuum.vacuum)
     unreferenced_files = Statement(lambda: operations.unreferenced_files.unreferenced_files)
     fsck = Statement(lambda: operations.fsck.fsck)

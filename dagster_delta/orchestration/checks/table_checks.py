@@ -12,25 +12,23 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import pyarrow as pa
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.statements.constraint_check import generation_constraints
-from dagster_delta.errors import InvalidArgument, LogGap, UnsupportedExpression, VersionNotFound
-from dagster_delta.evolution.merge_schema import diff_schemas
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
-from dagster_delta.orchestration.row_tables import Row, first_rows
+from dagster_delta.orchestration.row_tables import Row
 from dagster_delta.orchestration.table_metadata import spell_time
-from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.python_values import python_rows
-from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.operations.health import TableHealth, table_health
-from dagster_delta.table.operations.write_planning import table_constraints
+from dagster_delta.table.operations.validate import (
+    differing_columns,
+    rows_since,
+    validate_rows,
+)
 from dagster_delta.table.read.history import read_entry
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -64,87 +62,27 @@ class Finding(msgspec.Struct, frozen=True):
     """Whether it is only a warning if it did not pass."""
 
 
-class NewRows(msgspec.Struct, frozen=True):
-    """The rows that a rule is evaluated on."""
-
-    snapshot: Snapshot
-    since: int | None
-    """Version after which rows are new; None for all rows."""
-    paths: frozenset[str] | None
-    """Files that hold the new rows, with paths as in the log; None for all files."""
-
-    @property
-    def scope(self) -> str:
-        """Description of these rows."""
-        return "all rows" if self.since is None else f"rows since version {self.since}"
-
-    def batches(self, where: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
-        scan = Scan(self.snapshot, columns, where)
-        if self.paths is None:
-            return scan.to_batches()
-        if scan.where is not None:
-            scan.where.check_embeddable()
-        plan = scan.plan()
-        wanted = pc.is_in(plan.files["path"], value_set=pa.array(sorted(self.paths), pa.string()))
-        return embedded_engine().read(replace(plan, files=plan.files.filter(wanted)))
-
-
-def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
-    """The rows that were added after a version; all rows if they are unknown, or if the table's
-    declarations have changed since.
-    """
-    everything = NewRows(snapshot, None, None)
-    if version is None or version > snapshot.version:
-        return everything
-    paths: set[str] = set()
-    if version < snapshot.version:
-        try:
-            for commit in read_commit_range(snapshot.store, version + 1, snapshot.version):
-                actions = commit.actions
-                if actions.metadata is not None or actions.protocol is not None:
-                    return everything
-                # Compaction moves new rows to files of its own.
-                moves_new = not paths.isdisjoint(remove.path for remove in actions.removes)
-                paths.update(add.path for add in actions.adds if add.data_change or moves_new)
-        except (VersionNotFound, LogGap):
-            return everything
-    return NewRows(snapshot, version, frozenset(paths))
-
-
 def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> Finding:
     """Whether rows satisfy what the table declares about them: NOT NULL, CHECK constraints,
     invariants and generation expressions; only the rows since the last version at which they did,
     unless `all_rows`.
     """
-    configuration = snapshot.configuration
-    generated = ColumnValues(verified=generated_columns(configuration))
-    constraints = [*table_constraints(configuration), *generation_constraints(generated)]
     rows = rows_since(snapshot, None if all_rows else last)
-    counts: dict[str, int] = {}
-    unknown: list[str] = []
-    examples: list[Row] = []
-    for constraint in constraints:
-        broken = f"NOT coalesce(({constraint.sql}), false)"
-        try:
-            count = sum(batch.num_rows for batch in rows.batches(broken, ()))
-        except UnsupportedExpression as error:
-            unknown.append(f"Not evaluated: {constraint.name}: {error}")
-            continue
-        if count:
-            counts[f"{constraint.name} ({constraint.sql})"] = count
-            examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
-    found = [f"{counted(count, 'violation')} of {name}" for name, count in counts.items()]
-    described = f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation"
-    if not constraints:
+    result = validate_rows(rows, max_examples=_MAX_EXAMPLES)
+    found = [
+        f"{counted(count, 'violation')} of {rule}" for rule, count in result.violations.items()
+    ]
+    unknown = [f"Not evaluated: {rule}: {why}" for rule, why in result.unknown.items()]
+    described = f"{counted(result.num_rules, 'constraint')} checked, of {rows.scope}: no violation"
+    if not result.num_rules:
         described = "Nothing was checked: the table declares nothing about its rows"
     return Finding(
-        passed=not (counts or unknown),
+        passed=result.is_valid,
         description="; ".join([*found, *unknown]) or described,
-        facts={"violations": sum(counts.values())},
-        details={"rules": len(constraints), "scope": rows.scope},
-        examples=tuple(examples),
-        is_warning=not counts,
+        facts={"violations": sum(result.violations.values())},
+        details={"rules": result.num_rules, "scope": rows.scope},
+        examples=tuple(dict(row) for row in result.examples),
+        is_warning=not result.violations,
     )
 
 
@@ -217,7 +155,7 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
 
 def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) -> Finding:
     """Whether the table has the columns that were declared, with their types."""
-    diff = diff_schemas(declared, snapshot.schema)
+    diff = differing_columns(declared, snapshot)
     lines = [f"- {column.column}: declared as {column.table_type}" for column in diff.missing]
     lines += [
         f"~ {column.column}: declared as {column.table_type}, and is {column.data_type}"

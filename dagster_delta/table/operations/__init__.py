@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations import unreferenced_files as unreferenced_files
     from dagster_delta.table.operations import update as update
     from dagster_delta.table.operations import vacuum as vacuum
+    from dagster_delta.table.operations import validate as validate
     from dagster_delta.table.operations import write_planning as write_planning
     from dagster_delta.table.operations import write_rows as write_rows
 

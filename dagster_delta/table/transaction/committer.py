@@ -177,8 +177,8 @@ def commit_with_retry(
     """
     if (replaced := _replaced_log(store, request)) is not None:
         return replaced
-    progress = _Progress.start(request)
-    for attempt in range(max_attempts):
+    progress, attempt = _Progress.start(request), 0
+    while attempt < max_attempts:
         base, version = request.base, progress.next_version
         data = request.encode(progress, timestamp_ms=clock())
         # If this commit were unreadable, all later versions would be too.
@@ -194,9 +194,12 @@ def commit_with_retry(
         if isinstance(outcome, Committed) and (attempt or not (base and base.keeps_log(clock()))):
             return _check_outcome(store, request, outcome)
         if isinstance(outcome, Conflicted) and (rebased := rebase(outcome)) is not None:
-            request, progress = rebased, _Progress.start(rebased)
+            # Attempts count for one request.
+            request, progress, attempt = rebased, _Progress.start(rebased), 0
         elif outcome is not None:
             return outcome
+        else:
+            attempt += 1
     raise CommitRetriesExhausted(
         f"{max_attempts} attempts found their version taken by other writers; repeat the write "
         "when fewer of them are at work",

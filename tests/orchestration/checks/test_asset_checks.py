@@ -16,13 +16,13 @@ from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.checks.table_checks import (
     check_freshness,
     check_unique,
-    rows_since,
 )
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.validate import rows_since
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.orchestration.conftest import QUIET
