@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from dagster_delta.engines.sql_query import REGISTERED, run_query
     from dagster_delta.engines.statements.merge_clauses import ClauseText
-    from dagster_delta.engines.statements.source_rows import rows_on_disk
+    from dagster_delta.engines.statements.source_buffer import rows_on_disk
     from dagster_delta.protocol.schema import StructType
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
@@ -66,7 +66,7 @@ _MODULES = {
     "spark.session.shared_server": "join_shared_server stop_shared_server",
     "sql_query": "REGISTERED run_query",
     "statements.merge_clauses": "ClauseText",
-    "statements.source_rows": "rows_on_disk",
+    "statements.source_buffer": "rows_on_disk",
 }
 """Names that are imported when they are first used, by module."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -194,7 +194,7 @@ DELETES = {
     "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
     "parquet/writer.py": "files that this writer created",
     "engines/spark/changes/merge.py": "files that the tasks of this merge reported",
-    "engines/spark/changes/row_changes.py": "files that the tasks of this change reported, united",
+    "engines/spark/changes/delete_update.py": "files that the tasks of this change reported, united",
     "engines/spark/executor_reports.py": "files that the tasks of this write reported",
     "engines/spark/write/compaction.py": "files that the tasks of this backfill reported",
     "storage/cloud/store.py": "the port itself, and the objects of its probe",

@@ -148,13 +148,13 @@ class ArrowEngine:
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.row_matching import find_matches
+        from dagster_delta.engines.arrow.predicate_matching import find_matches
 
         return find_matches(plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Rewrite rows. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+        from dagster_delta.engines.arrow.file_rewriting import rewrite_rows
 
         return rewrite_rows(replace(rewrite, data=self._limit_buffer(rewrite.data)))
 

@@ -22,6 +22,7 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
+from dagster_delta.engines.arrow.file_rewriting import rewrite_rows_to, with_null_columns
 from dagster_delta.engines.arrow.merge_join import (
     ArrowMergeSource,
     MergeJoin,
@@ -30,8 +31,7 @@ from dagster_delta.engines.arrow.merge_join import (
     source_columns,
     target_columns,
 )
-from dagster_delta.engines.arrow.row_matching import add_rows, bitmap_of, rows_by_file
-from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
+from dagster_delta.engines.arrow.predicate_matching import add_rows, bitmap_of, rows_by_file
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.statements.completion import (
     IdentityNumbers,
@@ -57,7 +57,7 @@ from dagster_delta.engines.statements.merge_plan import (
     repeated_keys,
 )
 from dagster_delta.engines.statements.row_tracking import remaining_rows
-from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.engines.statements.source_buffer import SourceRows
 from dagster_delta.errors import MAX_EXAMPLES, InvalidTable
 from dagster_delta.nested_arrays import index_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX, DataFileReader

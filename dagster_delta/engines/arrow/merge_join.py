@@ -22,7 +22,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_plan import MergeCondition, SourceSummary, key_condition
-from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.engines.statements.source_buffer import SourceRows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.nested_arrays import index_of, mask_of, numbers_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX

@@ -27,8 +27,8 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
+from dagster_delta.engines.spark.changes.delete_update import find_matches, rewrite_rows
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
-from dagster_delta.engines.spark.changes.row_changes import find_matches, rewrite_rows
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.errors import spark_failures

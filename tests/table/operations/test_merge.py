@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.engines.statements.source_buffer import SourceRows
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,
@@ -471,7 +471,7 @@ def test_wide_rows_of_the_source_are_taken_a_few_at_a_time(
         taken.append(len(rows))
         return take(source, rows, columns)
 
-    monkeypatch.setattr("dagster_delta.engines.statements.source_rows._TAKEN_BYTES", 40_000)
+    monkeypatch.setattr("dagster_delta.engines.statements.source_buffer._TAKEN_BYTES", 40_000)
     monkeypatch.setattr(SourceRows, "take", counted)
     table = make("rewrite", numbered(*range(300)))
     narrow = {each: f"s{each}" for each in range(100)}

@@ -22,14 +22,14 @@ from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import RewriteResult, WriteSpec
-from dagster_delta.engines.spark.changes.row_changes import copy_rows
+from dagster_delta.engines.spark.changes.delete_update import copy_rows
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
-from dagster_delta.engines.spark.read.reader import read_frame
-from dagster_delta.engines.spark.read.row_positions import (
+from dagster_delta.engines.spark.read.position_bitmaps import (
     FileIndex,
     collect_numbers,
     without_numbers,
 )
+from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.active_session import is_spark_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
@@ -41,7 +41,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
-from dagster_delta.engines.spark.write.changed_rows import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.write.change_query import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.write.tasks import WrittenChanges
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_plan import (
@@ -56,7 +56,7 @@ from dagster_delta.engines.statements.merge_plan import (
     with_lengths,
 )
 from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
-from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.engines.statements.source_buffer import SourceRows
 from dagster_delta.errors import MAX_EXAMPLES
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType

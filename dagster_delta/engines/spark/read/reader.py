@@ -43,18 +43,18 @@ from dagster_delta.engines.spark.read.partition_values import (
     partition_table,
     partition_value,
 )
-from dagster_delta.engines.spark.read.read_tasks import (
-    FILE_SCHEMA,
-    KEY_FIELD,
-    ReadTask,
-    listed_files,
-)
-from dagster_delta.engines.spark.read.row_positions import (
+from dagster_delta.engines.spark.read.position_bitmaps import (
     CHUNK_ROWS,
     load_bitmaps,
     row_number,
     with_row_ids,
     without_deleted_rows,
+)
+from dagster_delta.engines.spark.read.read_tasks import (
+    FILE_SCHEMA,
+    KEY_FIELD,
+    ReadTask,
+    listed_files,
 )
 from dagster_delta.engines.spark.read.sources import SPARK_PATH, can_open, open_parquet
 from dagster_delta.engines.spark.session.schema import (

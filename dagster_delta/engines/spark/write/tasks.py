@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
-from dagster_delta.engines.arrow.row_matching import add_rows, bitmap_of
-from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+from dagster_delta.engines.arrow.file_rewriting import rewrite_rows
+from dagster_delta.engines.arrow.predicate_matching import add_rows, bitmap_of
 from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,

@@ -18,7 +18,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import functions_of
-from dagster_delta.engines.spark.write.changed_rows import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.write.change_query import ChangingRows, RowChange, write_changes
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import (
     ArrayType,

@@ -21,11 +21,11 @@ from pyroaring import BitMap64
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.footers import count_live_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
+from dagster_delta.engines.spark.read.position_bitmaps import FileIndex, collect_rows
 from dagster_delta.engines.spark.read.reader import read_frame
-from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import functions_of
-from dagster_delta.engines.spark.write.changed_rows import (
+from dagster_delta.engines.spark.write.change_query import (
     ChangingRows,
     RowChange,
     write_changes,

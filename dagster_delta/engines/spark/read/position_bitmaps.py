@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.row_matching import bitmap_of
+from dagster_delta.engines.arrow.predicate_matching import bitmap_of
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import (
     FILE_KEY,
