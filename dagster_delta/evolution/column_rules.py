@@ -64,8 +64,8 @@ def check_file_columns(schema: StructType, partition_columns: Collection[str]) -
     if written and all(field.data_type == _VOID for field in written):
         column = written[0].name
         raise InvalidArgument(
-            f"column {column} is of type void, like every column that is no partition column, so "
-            "that data files cannot hold rows; write values of a type to it with "
+            f"column {column} is of type void, like every column that is not a partition column, "
+            "so that data files cannot hold rows; write values of a type to it with "
             'schema_mode="merge" first',
             column=column,
         )
@@ -192,7 +192,7 @@ def layout_problem(
     """
     fields = configuration.schema.fields_along(path)
     if len(fields) < len(path):
-        return "it is part of an array or a map, or leads into a column that is no struct"
+        return "it is part of an array or a map, or leads into a column that is not a struct"
     kind = fields[-1].data_type
     if inner_types(kind) or str(kind) in unordered:
         return f"values of type {kind} have no order for that"

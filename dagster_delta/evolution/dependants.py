@@ -175,7 +175,7 @@ def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> Co
         found = next((field for field in fields if physical_name(field, mode) == step), None)
         if found is None:
             raise InvalidTable(
-                f"the table is clustered by {'.'.join(physical)}, which is no column of it; "
+                f"the table is clustered by {'.'.join(physical)}, which is not a column of it; "
                 "restore an older version of the table"
             )
         path.append(found.name)

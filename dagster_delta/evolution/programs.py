@@ -95,7 +95,7 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
     def verdicts(self, table: str, *, appends: bool) -> dict[str, Verdict]:
         """By program, the worst of what it does with such a table, if that is not right."""
         found: dict[str, tuple[int, Verdict]] = {}
-        # What every table of these types meets is no effect of the feature.
+        # What every table of these types meets is not an effect of the feature.
         base = _BASES.get(table)
         known = {
             (cell.program, cell.act, cell.verdict) for cell in self.cells if cell.table == base

@@ -318,8 +318,9 @@ def _refuse_constraints(keys: Iterable[str]) -> None:
         if key.startswith(CONSTRAINT_PREFIX):
             name = key.removeprefix(CONSTRAINT_PREFIX)
             raise InvalidArgument(
-                f"{key} is no property to set or unset, as the rows of the table have to satisfy "
-                f"it; use ALTER TABLE … ADD CONSTRAINT {name} CHECK (…), or DROP CONSTRAINT {name}"
+                f"{key} is not a property to set or unset, as the rows of the table have to "
+                f"satisfy it; use ALTER TABLE … ADD CONSTRAINT {name} CHECK (…), or DROP "
+                f"CONSTRAINT {name}"
             )
 
 

@@ -164,7 +164,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
 
 
 def _check_sql(texts: Iterable[str | None], owner: str) -> None:
-    """Refuse what is no Spark SQL; Spark may know what is outside of the grammar known here."""
+    """Refuse what is not Spark SQL; Spark may know what is outside of the grammar known here."""
     for text in filter(None, texts):
         try:
             check_syntax(text)

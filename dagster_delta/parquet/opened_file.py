@@ -206,7 +206,7 @@ class OpenedFile(msgspec.Struct, dict=True):
             )
 
     def remote_ranges(self, group: int, parquet_columns: list[int]) -> list[tuple[int, int]]:
-        """Offset and length of columns of a row group; empty if a read is no round trip."""
+        """Offset and length of columns of a row group; empty if a read is not a round trip."""
         return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
 
     def _choose_dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:

@@ -133,7 +133,8 @@ def plan_reader(
     """A reader of the files of a plan, for other columns than the plan's.
 
     Raises:
-        InvalidArgument, UnsupportedExpression: `where` is no condition, or cannot be computed here.
+        InvalidArgument, UnsupportedExpression: `where` is not a condition, or cannot be computed
+            here.
     """
     if where is not None:
         where.check_filter()

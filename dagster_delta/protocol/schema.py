@@ -204,7 +204,7 @@ class StructType(msgspec.Struct, frozen=True, dict=True):
 
     def fields_along(self, path: Sequence[str]) -> tuple[StructField, ...]:
         """The fields that a path leads through, the outermost first; fewer than its names if one of
-        them is unknown, or follows a column that is no struct.
+        them is unknown, or follows a column that is not a struct.
         """
         fields: list[StructField] = []
         inside: DataType = self
@@ -227,8 +227,8 @@ class StructType(msgspec.Struct, frozen=True, dict=True):
             return msgspec.json.encode(data_type_to_json(self)).decode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(
-                "the schema holds half of a surrogate pair, which is no character: take it out of "
-                "the name, comment or default that was given"
+                "the schema holds half of a surrogate pair, which is not a character: take it out "
+                "of the name, comment or default that was given"
             ) from error
 
 

@@ -557,7 +557,7 @@ def _typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
 
 def _not_a_type(name: str) -> str:
     return (
-        f"{name} is no type of Spark SQL, or takes other parameters (there are STRING, BOOLEAN, "
+        f"{name} is not a type of Spark SQL, or takes other parameters (there are STRING, BOOLEAN, "
         "TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), DATE, TIMESTAMP, BINARY)"
     )
 

@@ -118,7 +118,7 @@ class HdfsStore(FileStore):
                     yield _object_meta(path, status)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the files; a missing file is no error."""
+        """Remove the files; a missing file is not an error."""
         for path in paths:
             found = self._path_inside(path)
             with suppress(FileNotFoundError), self._name_failures(path):

@@ -117,7 +117,7 @@ class LocalStore(FileStore):
                     yield meta
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the files; a missing file is no error.
+        """Remove the files; a missing file is not an error.
 
         A directory in the path that is a link to outside the table is a StorageFailure.
         """
@@ -231,8 +231,8 @@ class LocalStore(FileStore):
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError
         raise StorageFailure(
-            "This is no regular file but a device, a named pipe or a socket, and is not read; put "
-            "the file back from a copy, or restore the table to an older version",
+            "This is not a regular file but a device, a named pipe or a socket, and is not read; "
+            "put the file back from a copy, or restore the table to an older version",
             table=self._root,
             file=path,
         )

@@ -88,7 +88,7 @@ def check_place(location: str) -> None:
     if scheme_of(location) is None and (found := _MEANT_AS_URI.match(location)):
         # No more of it: what follows may be a password.
         raise InvalidArgument(
-            f"the location of a table begins with {found[0]!r}, and is no URI: write "
+            f"the location of a table begins with {found[0]!r}, and is not a URI: write "
             "scheme://bucket/path, such as s3://lake/orders, without quotes and spaces. For a "
             "local folder with this name, put ./ in front of it"
         )

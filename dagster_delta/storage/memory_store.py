@@ -105,7 +105,7 @@ class MemoryStore(RootedStore):
             self._objects.by_path[key] = (bytes(data), self._clock_ms())
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects; a missing object is no error."""
+        """Remove the objects; a missing object is not an error."""
         for path in paths:
             key = self._key_of(path)
             with self._objects.lock:

@@ -99,7 +99,7 @@ class ObjectStore(Protocol):
         """Create or replace the object whole; no reader sees a part of it."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects; a missing object is no error."""
+        """Remove the objects; a missing object is not an error."""
 
     def open_input(self, path: str) -> pa.NativeFile:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does.

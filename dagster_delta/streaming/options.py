@@ -49,8 +49,8 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
             raise InvalidArgument(
-                f"the checkpoint of the query holds {value!r}, which is no offset of this source "
-                f"({error}): give the query a checkpoint location of its own"
+                f"the checkpoint of the query holds {value!r}, which is not an offset of this "
+                f"source ({error}): give the query a checkpoint location of its own"
             ) from error
 
     def to_json_value(self) -> dict[str, object]:
@@ -256,7 +256,7 @@ _READ: Mapping[str, Callable[[str], object]] = {
     "maxBytesPerTrigger": _size_bytes,
     "partitionBy": lambda text: [name.strip() for name in text.split(",")],
 }
-"""How the text of an option is read, if it is no single word."""
+"""How the text of an option is read, if it is not a single word."""
 _ALTERNATIVES = (
     ("versionAsOf", "timestampAsOf"),
     ("startingVersion", "startingTimestamp"),

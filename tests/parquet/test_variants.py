@@ -83,9 +83,9 @@ def test_json_comes_back(value: Any) -> None:
     ("text", "said"),
     [
         ("{a: 1}", "character 1"),
-        ("", "is no JSON"),
+        ("", "is not valid JSON"),
         ("1 2", "Extra data at character 2"),
-        ("NaN", "no number of JSON"),
+        ("NaN", "not a number in JSON"),
         ('{"a": 1, "a": 2}', "two fields 'a'"),
         ("[" * 100_000, "nested too deeply"),
         ('"\\ud800"', "surrogate"),

@@ -23,7 +23,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
     [
         ("name = 'a", "the quote ' is not closed"),
         ("`id = 1", "the quote ` is not closed"),
-        ("CAST(id AS strng) = 'a'", "strng is no type of Spark SQL"),
+        ("CAST(id AS strng) = 'a'", "strng is not a type of Spark SQL"),
         ("id = 'x'", "\"id = 'x'\" fails on a value: a text is not in the form of a bigint"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_local_location_is_read_as_its_form_says(location: str, root: str) -> 
 )
 def test_a_path_that_was_meant_as_a_uri_is_refused(location: str) -> None:
     for use in (open_store, lambda uri: DeltaIOManager(root_uri=uri)):
-        with pytest.raises(InvalidArgument, match="is no URI"):
+        with pytest.raises(InvalidArgument, match="is not a URI"):
             use(location)
 
 
@@ -132,7 +132,7 @@ def test_a_local_path_with_colons_and_slashes_stays_one(location: str) -> None:
 
 def test_every_scheme_of_a_cloud_is_known_where_it_is_misspelled() -> None:
     for scheme in (*CLOUDS, "memory", "hdfs", "file"):
-        with pytest.raises(InvalidArgument, match="is no URI"):
+        with pytest.raises(InvalidArgument, match="is not a URI"):
             open_store(f"{scheme}:lake")
 
 

@@ -412,7 +412,7 @@ def test_a_checkpoint_of_another_table_is_refused() -> None:
     offset = stream_of(other).initial_offset()
     with pytest.raises(InvalidArgument, match="checkpoint location of its own"):
         stream_of(table).advance(offset, Admission())
-    with pytest.raises(InvalidArgument, match="no offset of this source"):
+    with pytest.raises(InvalidArgument, match="not an offset of this source"):
         StreamOffset.from_json_value({"reservoirVersion": 4})
 
 

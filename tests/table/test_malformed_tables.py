@@ -399,7 +399,7 @@ def test_a_vector_with_impossible_numbers_is_corrupt(tmp_path: Path, wrong: Acti
     assert caught.value.file == commit_path(0)
 
 
-# What is no regular file
+# What is not a regular file
 
 
 def fifo(file: Path) -> None:
@@ -423,7 +423,7 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, place: str) -> None:
     if place == "commit":
         files["checkpoint"].unlink()
     fifo(files[place])
-    with pytest.raises(StorageFailure, match="no regular file") as caught:
+    with pytest.raises(StorageFailure, match="not a regular file") as caught:
         row_count(uri)
     assert caught.value.table == uri
     assert caught.value.file == str(files[place].relative_to(root))
@@ -445,9 +445,9 @@ def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, path: str) 
 
 def test_a_device_is_not_cloned(tmp_path: Path) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, add_with(path="/dev/zero"))
-    with pytest.raises(StorageFailure, match="no regular file"):
+    with pytest.raises(StorageFailure, match="not a regular file"):
         row_count(uri)
-    with pytest.raises(StorageFailure, match="no regular file"):
+    with pytest.raises(StorageFailure, match="not a regular file"):
         DeltaTable(uri).clone(str(tmp_path / "c"), deep=True)
 
 

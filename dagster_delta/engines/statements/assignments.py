@@ -199,7 +199,7 @@ def resolve_defaults(
     `embedded`: whether the embedded engine computes the values, with one time for all rows.
 
     Raises:
-        InvalidArgument: a field of a struct, or what is no column, is set to DEFAULT.
+        InvalidArgument: a field of a struct, or what is not a column, is set to DEFAULT.
         SchemaMismatch: a column does not exist.
     """
     if not any(_is_default(sql) for sql in values.values()):

@@ -140,7 +140,7 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
         return Finding(
             passed=False,
             description="The age of the rows is unknown: the commit that changed them last is from "
-            f"{changed_ms} ms since the epoch, which is no time that a calendar has",
+            f"{changed_ms} ms since the epoch, which is not a time that a calendar has",
         )
     age = now - dt.datetime.fromtimestamp(0, dt.UTC) - dt.timedelta(milliseconds=changed_ms)
     # The clock of the writer may be ahead.

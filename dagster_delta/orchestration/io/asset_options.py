@@ -1,10 +1,10 @@
 """Storage options of an asset, parsed once from its metadata and the IO manager's configuration.
 
 Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager. Metadata
-that the asset puts on its output while it runs is no option, except for that of a merge. A key may
-be plain (`partition_expr`), or in this library's namespace (`delta/partition_expr`). A key that is
-similar to an option, or the name that another integration has for it, is an error, so that typos
-are noticed.
+that the asset puts on its output while it runs is not an option, except for that of a merge. A key
+may be plain (`partition_expr`), or in this library's namespace (`delta/partition_expr`). A key that
+is similar to an option, or the name that another integration has for it, is an error, so that
+typos are noticed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _as_strings(value: object) -> object:
 
 
 def _no_truth(value: object) -> object:
-    """True is no number of rows or commits."""
+    """True is not a number of rows or commits."""
     return repr(value) if isinstance(value, bool) else value
 
 
@@ -340,8 +340,8 @@ def _options(
             note_foreign_key(key, owner)
             continue
         raise InvalidArgument(
-            f"the metadata of {owner} has the key {key!r}, which is no option: {hint} If it is a "
-            f"note of your own, give it a namespace, as in 'team/{name}'"
+            f"the metadata of {owner} has the key {key!r}, which is not an option: {hint} If it is "
+            f"a note of your own, give it a namespace, as in 'team/{name}'"
         )
     return found
 
@@ -367,8 +367,8 @@ def _parsed(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:
 def note_foreign_key(key: str, owner: str) -> None:
     """Log once that a metadata key has no effect on how a table is written or read."""
     _LOG.warning(
-        "the metadata %r of %s is no option of the DeltaIOManager and changes nothing about its "
-        "table; a key with a namespace, such as 'team/%s', is not looked at",
+        "the metadata %r of %s is not an option of the DeltaIOManager and changes nothing about "
+        "its table; a key with a namespace, such as 'team/%s', is not looked at",
         key,
         owner,
         key,

@@ -286,7 +286,7 @@ def _window_keys(
         if key := text if is_key else _key_of_digits(definition, text):
             return [key]
         raise InvalidArgument(
-            f"{text!r} in the partition column {column} is no date or time, so it belongs to no "
+            f"{text!r} in the partition column {column} is not a date or time, so it belongs to no "
             "time window; give partition_keys to say which",
             column=column,
         ) from None

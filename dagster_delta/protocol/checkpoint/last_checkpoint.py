@@ -111,7 +111,7 @@ def _parse_json(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

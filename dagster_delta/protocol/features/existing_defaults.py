@@ -96,7 +96,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
     ):  # fmt: skip
         raise InvalidTable(
             f"the metadata of column {field.name} has {EXISTING_DEFAULT_KEY} = {spelled!r}, which "
-            f"is no value of type {field.data_type}: the schema is damaged; restore an older "
+            f"is not a value of type {field.data_type}: the schema is damaged; restore an older "
             "version of the table",
             column=field.name,
         ) from None
@@ -105,14 +105,14 @@ def existing_default(field: StructField) -> pa.Scalar | None:
 def _parse_default(spelled: Any, data_type: DataType) -> pa.Scalar:  # noqa: ANN401
     older, text = data_type_from_json(spelled["type"]), spelled["value"]
     if not isinstance(text, str) or not (older == data_type or is_widening(older, data_type)):
-        raise TypeError("it is no text, or of another type")
+        raise TypeError("it is not text, or of another type")
     if older == _STRING:
         return scalar_of(text, older)
     if older == _BINARY:
         return scalar_of(bytes.fromhex(text), older)
     value = parse_partition_column(string_column([text]), older)
     if value.null_count:
-        raise ValueError("null is no default")
+        raise ValueError("null is not a default")
     # As when files from before the column was widened are read.
     return pc.cast(value, to_arrow_type(data_type))[0]
 

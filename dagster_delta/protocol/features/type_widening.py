@@ -166,7 +166,7 @@ def check_type_changes(schema: StructType) -> None:
                 place = f"{column}.{change.field_path}" if change.field_path else column
                 raise UnsupportedFeature(
                     f"column {place} was changed from {change.from_type} to {change.to_type}, "
-                    "which is no widening that this library can read; rewrite the table with the "
-                    "engine that made the change",
+                    "which is not a widening that this library can read; rewrite the table with "
+                    "the engine that made the change",
                     column=column,
                 )

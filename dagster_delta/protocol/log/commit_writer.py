@@ -101,7 +101,8 @@ def _check_user_info(user_info: Mapping[str, object]) -> None:
         _ENCODER.encode(user_info)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"commit_info is no JSON ({error}); pass text, numbers, lists and mappings of these"
+            f"commit_info is not valid JSON ({error}); pass text, numbers, lists and mappings "
+            "of these"
         ) from error
 
 

@@ -234,8 +234,8 @@ def _move_if_early(times: pa.Array, microseconds: int) -> pa.Array:
 def _move_bounds(
     bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]
 ) -> pa.Array:
-    """Decimal bounds moved outwards by what a double may differ from them; null if that is no value
-    of the type. Some writers, such as deltalake, compute bounds as doubles.
+    """Decimal bounds moved outwards by what a double may differ from them; null if that is not a
+    value of the type. Some writers, such as deltalake, compute bounds as doubles.
 
     Bounds at the ends of int64 are null too: deltalake 1.6 computes those of decimals without a
     fraction as 64-bit integers, which stop there.

@@ -157,7 +157,7 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
 
 
 class SchemaLeaf(NamedTuple):
-    """A column of a schema, or a field in structs, that is no struct itself."""
+    """A column of a schema, or a field in structs, that is not a struct itself."""
 
     logical_path: tuple[str, ...]
     physical_path: tuple[str, ...]

@@ -167,8 +167,8 @@ def _describe_unparseable(
             break
     where = "a partition column" if column is None else f"partition column {column}"
     return InvalidTable(
-        f"the value {text!r} of {where} is no {data_type}: the log entry of its file is damaged; "
-        "rewrite that partition with the engine that wrote it",
+        f"the value {text!r} of {where} is not of type {data_type}: the log entry of its file is "
+        "damaged; rewrite that partition with the engine that wrote it",
         column=column,
     )
 

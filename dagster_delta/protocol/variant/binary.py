@@ -286,7 +286,7 @@ def _locate_parts(data: bytes, position: int) -> tuple[list[int], list[int]]:
 
 
 def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
-    """Field id and encoded value of each field of an object; None if the value is no object."""
+    """Field id and encoded value of each field of an object; None if the value is not an object."""
     if take(value, 0, 1)[0] & 3 != BasicType.OBJECT:
         return None
     # Spec: values may be in another order than fields, so the next offset is not the end of a

@@ -43,8 +43,8 @@ def variant_of_json(text: str) -> tuple[bytes, bytes]:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidArgument(
-            f"{_shorten_text(text)} is no JSON: {error.msg} at character {error.pos}; correct it, "
-            "or store it as a string"
+            f"{_shorten_text(text)} is not valid JSON: {error.msg} at character {error.pos}; "
+            "correct it, or store it as a string"
         ) from error
     except RecursionError as error:
         raise InvalidArgument(
@@ -90,7 +90,7 @@ def _make_object(fields: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(text: str) -> object:
-    raise InvalidArgument(f"{text} is no number of JSON: write null or a string instead")
+    raise InvalidArgument(f"{text} is not a number in JSON: write null or a string instead")
 
 
 _DECODER = json.JSONDecoder(
@@ -166,4 +166,4 @@ def _temporal_text(value: object) -> str:
             return value.isoformat()
         case uuid.UUID():
             return str(value)
-    raise AssertionError(f"{value!r} is no value of a variant")
+    raise AssertionError(f"{value!r} is not a value of a variant")

@@ -62,7 +62,7 @@ def _google_auth(options: CloudOptions) -> CredentialProvider | None:
         return None
     content = _key_of(options)
     if not isinstance(content, dict) or content.get("type") in {None, "service_account"}:
-        # The client reads it, and refuses it if it is no key.
+        # The client reads it, and refuses it if it is not a key.
         return None
     try:
         import google.auth

@@ -117,7 +117,7 @@ class CloudRequests:
         except BaseException as error:
             if type(error).__module__ != _PANICS:
                 raise
-            # It is no Exception, and would end the process.
+            # It is not an Exception, and would end the process.
             raise self.failure(_PANICKED, path) from None
 
     def failure(self, reason: str, path: str) -> StorageFailure:

@@ -203,7 +203,7 @@ class CloudStore(RootedStore):
         )
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects, many per request if the cloud can; a missing object is no error."""
+        """Remove the objects, many per request if the cloud can; a missing one is not an error."""
         keys = [self._key_of(path) for path in paths]
         if not keys:
             return

@@ -108,7 +108,7 @@ def _decode_range(
 def _own_time(actions: CommitActions) -> int | None:
     time = in_commit_timestamp(actions.commit_info or {})
     if time is not None and not 0 <= time <= _MAX_TIMESTAMP_MS:
-        raise InvalidTable(f"The in-commit timestamp {time} is no time; the commit is damaged")
+        raise InvalidTable(f"The in-commit timestamp {time} is not a time; the commit is damaged")
     return time
 
 
@@ -229,7 +229,7 @@ def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
             timestamp = dt.datetime.fromisoformat(timestamp)
         except ValueError as error:
             raise InvalidArgument(
-                f"{timestamp!r} is no ISO 8601 timestamp such as 2024-05-01T12:30:00Z"
+                f"{timestamp!r} is not an ISO 8601 timestamp such as 2024-05-01T12:30:00Z"
             ) from error
     if isinstance(timestamp, dt.datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)

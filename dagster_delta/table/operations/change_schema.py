@@ -340,5 +340,6 @@ def parse_column_type(data_type: object) -> DataType:
     if isinstance(data_type, pa.DataType):
         return from_arrow_type(data_type)
     raise InvalidArgument(
-        f"{data_type!r} is no type of a column; write SQL such as 'BIGINT', or pass an Arrow type"
+        f"{data_type!r} is not a type of a column; write SQL such as 'BIGINT', or pass an Arrow "
+        "type"
     )

@@ -55,7 +55,7 @@ def add_column(
         comment: comment of the column.
         first: whether to place it first in its struct; by default it is last.
         after: name of the field to place it after.
-        if_not_exists: whether a column of that name is no error.
+        if_not_exists: whether a column of that name is not an error.
         existing_rows: as for `alter`.
         **options: `dry_run`, `enable_features`, `engine`, `commit_info` and `on_progress`, as
             for `alter`.
@@ -86,7 +86,7 @@ def drop_column(
 
     Args:
         column: its path.
-        if_exists: whether a missing column is no error.
+        if_exists: whether a missing column is not an error.
         **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
 
     Raises:
@@ -247,7 +247,7 @@ def drop_constraint(
 
     Args:
         name: of the constraint.
-        if_exists: whether a missing constraint is no error.
+        if_exists: whether a missing constraint is not an error.
         **options: `dry_run` and `commit_info`, as for `alter`.
 
     Raises:

@@ -300,7 +300,7 @@ def _spell_canonically(file: _File, field: StructField) -> str | None:
         return _spell_value(file.texts[field.name], field)
     except InvalidTable as error:
         raise InvalidArgument(
-            f"{file.texts[field.name]!r} in the path is no value of the partition column "
+            f"{file.texts[field.name]!r} in the path is not a value of the partition column "
             f"{field.name} of type {field.data_type}: give another type in partition_by",
             file=file.meta.path,
             column=field.name,

@@ -654,7 +654,7 @@ def _check_padded(
     lengths: Mapping[str, int],
 ) -> None:
     """Refuse to compute with a text that was padded for a comparison, and to store it in a column
-    that is no CHAR(n): the padding would be a part of the result.
+    that is not a CHAR(n): the padding would be a part of the result.
     """
     char = char_paths(names.assigned)
     for condition in _list_conditions(statement, names) if lengths else ():

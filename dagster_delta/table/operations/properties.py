@@ -62,7 +62,7 @@ def unset_properties(
 
     Args:
         names: names of the properties.
-        if_exists: whether a property that the table does not have is no error.
+        if_exists: whether a property that the table does not have is not an error.
         commit_info: recorded in the commitInfo beside this library's own fields.
 
     Raises:

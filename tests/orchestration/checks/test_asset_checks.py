@@ -315,7 +315,7 @@ def test_a_commit_from_a_time_that_no_calendar_has_is_not_fresh(checked):
     record_time(checked.table, 1_700_000_000_000_000)
     found = checked.evaluate(freshness=dt.timedelta(days=1), constraints=False)["delta_freshness"]
     assert not found.passed
-    assert "1700000000000000 ms since the epoch, which is no time" in found.description
+    assert "1700000000000000 ms since the epoch, which is not a time" in found.description
 
 
 def test_a_commit_by_a_clock_that_is_ahead_is_as_old_as_the_check(checked):

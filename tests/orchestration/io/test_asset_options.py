@@ -76,7 +76,7 @@ def test_foreign_metadata_is_left_alone_and_noted_once(caplog):
     assert read(foreign) == AssetOptions()
     assert read(foreign) == AssetOptions()
     (record,) = caplog.records
-    assert "'owner' of asset flights is no option" in record.getMessage()
+    assert "'owner' of asset flights is not an option" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,9 @@ def test_true_is_no_number(option):
 
 
 def test_a_filter_belongs_to_an_input():
-    with pytest.raises(InvalidArgument, match="'where', which is no option: it is an option of an"):
+    with pytest.raises(
+        InvalidArgument, match="'where', which is not an option: it is an option of an"
+    ):
         read({"where": "id > 1"})
 
 
@@ -202,5 +204,5 @@ def test_a_negative_version_is_an_error():
 
 @pytest.mark.parametrize("key", ["schema", "table_name", "partition_expr"])
 def test_an_input_does_not_say_where_the_table_of_another_asset_is(key):
-    with pytest.raises(InvalidArgument, match=f"key '{key}', which is no option"):
+    with pytest.raises(InvalidArgument, match=f"key '{key}', which is not an option"):
         read_input_options({key: "x"}, "the input flights")

@@ -62,7 +62,7 @@ def test_the_digits_of_an_integer_column_belong_to_their_key() -> None:
     assert keys_of(months, "202403") == ["2024-03"]
     hours = dg.HourlyPartitionsDefinition("2024-01-01-00:00")
     assert keys_of(hours, "202401010500") == ["2024-01-01-05:00"]
-    with pytest.raises(InvalidArgument, match="no date or time"):
+    with pytest.raises(InvalidArgument, match="not a date or time"):
         keys_of(months, "2024031")
 
 

@@ -125,7 +125,7 @@ def test_user_info_cannot_take_a_key_that_readers_know(key: str) -> None:
 
 
 def test_user_info_that_is_no_json_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="no JSON"):
+    with pytest.raises(InvalidArgument, match="not valid JSON"):
         info(user_info={"x": object()})
 
 

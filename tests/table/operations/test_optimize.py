@@ -286,7 +286,7 @@ def test_z_order_keeps_partitions_and_purges_deleted_rows() -> None:
         (["a", "A"], "twice"),
         (["b"], "no statistics"),
         (["a, b"], "one column"),
-        (["xs.element"], "no struct"),
+        (["xs.element"], "not a struct"),
     ],
 )
 def test_columns_that_rows_cannot_be_sorted_by_are_refused(columns: list[str], why: str) -> None:

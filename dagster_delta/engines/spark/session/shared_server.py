@@ -426,7 +426,7 @@ class _ServerFiles:
         used = time.monotonic()
         while jvm.poll() is None:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-            # A directory that was removed, or a full disk, is no reason to end under a step.
+            # A directory that was removed, or a full disk, is not a reason to end under a step.
             with suppress(OSError):
                 self._restore()
             if self._is_used():
