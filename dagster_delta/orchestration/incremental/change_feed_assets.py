@@ -229,7 +229,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         return _type_hints(self.function)
 
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
-        self._check()
+        self._check_function()
         options = {"kinds": {"deltalake"}, **options}
         if self.table is None:
             upstream_options = dict(options.pop("ins", None) or {})
@@ -245,9 +245,9 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         else:
             options["deps"] = [*(options.get("deps") or ()), self.upstream]
         define = dg.asset(io_manager_key=self.io_manager_key, **options)
-        return typing.cast("dg.AssetsDefinition", define(self._computation()))
+        return typing.cast("dg.AssetsDefinition", define(self._make_compute()))
 
-    def _check(self) -> None:
+    def _check_function(self) -> None:
         name = self.function.__name__
         if _INPUT not in self.parameters:
             raise InvalidArgument(
@@ -267,7 +267,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         if hint is not Any:
             _load_type(hint, None)
 
-    def _computation(self) -> Callable[..., Any]:
+    def _make_compute(self) -> Callable[..., Any]:
         """The compute function for Dagster: it takes a config, and a scan for changes. Called in a
         unit test, it is the function itself.
         """
@@ -290,7 +290,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         def compute(*context: Any, **arguments: Any) -> Any:  # noqa: ANN401
             execution = current_execution()
             if execution is not None:
-                return self._run(execution, arguments)
+                return self._consume_changes(execution, arguments)
             arguments |= {name: value for name in _CONTEXT_NAMES for value in context}
             return self.function(**{name: arguments[name] for name in own})
 
@@ -305,7 +305,9 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         del compute.__wrapped__
         return compute
 
-    def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> object:
+    def _consume_changes(
+        self, context: dg.AssetExecutionContext, arguments: dict[str, Any]
+    ) -> object:
         name = context.asset_key.to_user_string()
         manager = delta_io_manager(context.resources, self.io_manager_key, asset=name)
         upstream = arguments.pop(_INPUT, None)
@@ -323,13 +325,13 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
             upstream.columns,
             None if upstream.where is None else upstream.where.sql,
         )
-        consumer = self._consumer(context, arguments["config"], options, upstream)
+        consumer = self._make_consumer(context, arguments["config"], options, upstream)
         consumption = plan_consumption(consumer, target)
         if consumption.is_nothing_new or consumption.changes.is_empty:
-            _report(context, consumption)
-            return self._applied(consumption, dg.Output(None))
-        consumption, changes = self._load(consumption, manager)
-        _report(context, consumption)
+            _report_changes(context, consumption)
+            return self._make_output(consumption, dg.Output(None))
+        consumption, changes = self._load_changes(consumption, manager)
+        _report_changes(context, consumption)
         arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
         result = self.function(**{name: arguments[name] for name in self.parameters})
         output = result if isinstance(result, dg.Output) else dg.Output(result)
@@ -338,9 +340,9 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
                 f"{self.function.__name__} is an incremental asset and returned None: return "
                 "the rows to write, or an empty table if there are none"
             )
-        return self._applied(consumption, output)
+        return self._make_output(consumption, output)
 
-    def _applied(
+    def _make_output(
         self, consumption: Consumption, output: dg.Output[Any]
     ) -> dg.Output[AppliedChanges]:
         has_lineage = "dagster/column_lineage" in (output.metadata or {})
@@ -348,7 +350,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
         applied = AppliedChanges(consumption, output.value, self, upstream_key)
         return dg.Output(applied, metadata=output.metadata, tags=output.tags)
 
-    def _load(
+    def _load_changes(
         self, consumption: Consumption, manager: DeltaIOManager
     ) -> tuple[Consumption, object]:
         load_type = _load_type(self.hints.get(_INPUT, Any), manager.default_load_type)
@@ -367,7 +369,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
             consumption = consumption.without_changes(error)
             return consumption, read(consumption.changes)
 
-    def _consumer(
+    def _make_consumer(
         self,
         context: dg.AssetExecutionContext,
         config: ChangeFeedConfig,
@@ -427,7 +429,9 @@ class AppliedChanges(AssetValue, frozen=True):
         write = replace(write, idempotency=None, progress=self.consumption.progress)
         changes = self.consumption.changes
         try:
-            written = _only_progress(write, self) if self.rows is None else _write(write, self)
+            written = (
+                _only_progress(write, self) if self.rows is None else _write_changes(write, self)
+            )
         except ConcurrentTransaction as conflict:
             conflict.message = (
                 f"another run of {write.name} applied changes of its upstream table meanwhile, so "
@@ -461,7 +465,7 @@ class AppliedChanges(AssetValue, frozen=True):
         return replace(written, column_lineage=lineage, metadata=metadata)
 
 
-def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
+def _write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     rows, is_refresh = applied.rows, applied.consumption.changes.is_full_refresh
     has_actions = applied.declared.mode == "merge" and applied.declared.returns == "changes"
     if has_actions:
@@ -576,7 +580,7 @@ def _type_hints(function: Callable[..., object]) -> dict[str, object]:
         }
 
 
-def _report(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
+def _report_changes(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     """Report which changes were read; this replaces the metadata of the opened input."""
     changes = consumption.changes
     where = changes.snapshot.store.location.uri

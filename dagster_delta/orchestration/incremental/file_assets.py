@@ -231,8 +231,8 @@ class _FilesAsset(msgspec.Struct, frozen=True):
         if keys:
             metadata["merge_config"] = {"merge_type": "upsert", "predicate": match_on(keys)}
         if self.zone.new_columns == "evolve":
-            metadata = self._evolving(metadata)
-        self._check(options)
+            metadata = self._add_schema_mode(metadata)
+        self._check_options(options)
 
         def load(context: dg.AssetExecutionContext, config: FilesConfig) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
@@ -257,7 +257,7 @@ class _FilesAsset(msgspec.Struct, frozen=True):
         )
         return cast("dg.AssetsDefinition", define(load))
 
-    def _evolving(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def _add_schema_mode(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """The metadata of an asset whose table takes new columns."""
         given = metadata.get("schema_mode", metadata.get(f"{NAMESPACE}schema_mode", "merge"))
         if given not in {"merge", "overwrite"}:
@@ -267,7 +267,7 @@ class _FilesAsset(msgspec.Struct, frozen=True):
             )
         return {**metadata, "schema_mode": given}
 
-    def _check(self, options: Mapping[str, Any]) -> None:
+    def _check_options(self, options: Mapping[str, Any]) -> None:
         name = self.name
         if len(self.zone.options.delimiter) != 1:
             raise InvalidArgument(
@@ -345,14 +345,14 @@ class FileLoad(AssetValue, frozen=True):
         """Write the rows of new files and record the files, as one commit. Files that concurrent
         runs have loaded meanwhile are left out: the files are planned again.
         """
-        load = _undone(self, write)
+        load = _drop_done_reload(self, write)
         while True:
             try:
-                return _written(write, load)
+                return _load_files(write, load)
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
                 # Of two first runs, one creates the table.
                 table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-                left = _undone(self.asset.plan(table, load.reload), write)
+                left = _drop_done_reload(self.asset.plan(table, load.reload), write)
                 if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
                     raise
                 load = left
@@ -397,7 +397,7 @@ class FileLoad(AssetValue, frozen=True):
         return {**found, DETAILS: details}
 
 
-def _undone(load: FileLoad, write: AssetWrite) -> FileLoad:
+def _drop_done_reload(load: FileLoad, write: AssetWrite) -> FileLoad:
     """The load, without what the run was asked to load again if an earlier attempt of the run has
     done that.
     """
@@ -413,7 +413,7 @@ def _first_files(columns: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str
     return {name: files[:_MAX_NAMED] for name, files in columns.items()} or None
 
 
-def _warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Iterator[str]:
+def _list_warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Iterator[str]:
     """What the run leaves out, or loads a second time."""
     for uri, error in islice(checked.bad_files.items(), 1):
         yield (
@@ -435,7 +435,7 @@ def _warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Itera
         )
 
 
-def _quarantine(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> None:
+def _quarantine_rows(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> None:
     """Leave the bad rows to the quarantine, before the others are committed."""
     loads = {
         file.rows.uri: Load(LOADED_FILE_PREFIX + file.rows.uri, file.rows.file.modified_ms)
@@ -452,7 +452,7 @@ def _quarantine(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> Non
     Quarantine.of_asset(write).replace_rows(counts, rows, loaded)
 
 
-def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
+def _load_files(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
     table, zone = load.target, load.new.zone
     if not load.new.files:
         return replace(nothing_written(write, load.nothing_new), metadata=load.metadata())
@@ -461,12 +461,12 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten
         evolves=write.options.schema_mode in {"merge", "overwrite"},
     )
     load = load.without(checked.bad_files)
-    warnings, metadata = list(_warnings(write, load, checked)), load.metadata(checked)
+    warnings, metadata = list(_list_warnings(write, load, checked)), load.metadata(checked)
     if not load.new.files:
         reason = f"{counted(len(checked.bad_files), 'file')} cannot be read, and no other is new"
         return replace(nothing_written(write, reason), warnings=warnings, metadata=metadata)
     if zone.on_bad_rows == "quarantine":
-        _quarantine(write, load, checked)
+        _quarantine_rows(write, load, checked)
     reader, keys = checked.to_reader(), zone.options.keys
     rows = _last_rows(reader, keys, write.name) if keys else reader
     # The files identify a repeated attempt.

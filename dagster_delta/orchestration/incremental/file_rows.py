@@ -133,7 +133,7 @@ class FileRows(msgspec.Struct, frozen=True):
         """
         with self._named_errors() as kind:
             known = {name.lower(): name for name in types.names}
-            names, found, has_bad_rows = self._found(kind, known, types)
+            names, found, has_bad_rows = self._inspect_columns(kind, known, types)
             if names:
                 self._check_columns(names, kind)
         new = [name for name in names if name.lower() not in known]
@@ -177,37 +177,39 @@ class FileRows(msgspec.Struct, frozen=True):
         with self._named_errors() as kind, self.store.open_input(self.file.path) as raw:
             if columns.has_bad_rows:
                 raise InvalidArgument("some rows are malformed")
-            for batch in self._batches(self._decoded(raw, kind), kind, columns):
-                yield _aligned(columns.renamed(batch), schema)
+            for batch in self._read_batches(self._decode_source(raw, kind), kind, columns):
+                yield _align_columns(columns.renamed(batch), schema)
 
     def split(self, columns: FileColumns, schema: pa.Schema) -> Iterator[pa.RecordBatch | BadRow]:
         """The rows as of `read`, and the rows that cannot be loaded. Raises UnreadableFile if it is
         not a matter of rows.
         """
         with self._named_errors() as kind, self.store.open_input(self.file.path) as raw:
-            source = self._decoded(raw, kind)
+            source = self._decode_source(raw, kind)
             parts: Iterator[_Part | BadRow]
             if kind == "csv":
                 parts = self._csv_texts(source, columns)
             elif kind == "json":
                 parts = _json_lines(source)
             else:
-                parts = _numbered(self._batches(source, kind, columns))
+                parts = _number_rows(self._read_batches(source, kind, columns))
 
             def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
-                converted = rows if kind == "parquet" else self._typed(rows, kind, columns)
-                return _aligned(columns.renamed(converted), schema)
+                converted = rows if kind == "parquet" else self._parse_rows(rows, kind, columns)
+                return _align_columns(columns.renamed(converted), schema)
 
             for part in parts:
                 if isinstance(part, BadRow):
                     yield part
                     continue
-                for found in _split(*part, convert):
+                for found in _bisect_rows(*part, convert):
                     if isinstance(found, pa.RecordBatch):
                         yield found
                     else:
                         number, row, error = found
-                        yield BadRow(number, *self._describe(kind, columns, convert, row, error))
+                        yield BadRow(
+                            number, *self._describe_row(kind, columns, convert, row, error)
+                        )
 
     def located(
         self, columns: FileColumns, schema: pa.Schema, error: InvalidArgument | None = None
@@ -217,10 +219,10 @@ class FileRows(msgspec.Struct, frozen=True):
             for part in self.split(columns, schema):
                 if isinstance(part, BadRow):
                     cause = f"row {part.number}: {part.reason}"
-                    return self._refusal(cause, self._kind(), InvalidArgument)
+                    return self._make_error(cause, self._find_format(), InvalidArgument)
         except UnreadableFile as unreadable:
             return unreadable
-        return error or self._refusal("no row", self._kind(), InvalidArgument)
+        return error or self._make_error("no row", self._find_format(), InvalidArgument)
 
     def check_unchanged(self) -> None:
         """Check that the rows are those of the file that was listed, and not of a later one."""
@@ -236,14 +238,14 @@ class FileRows(msgspec.Struct, frozen=True):
 
     @contextmanager
     def _named_errors(self) -> Iterator[FileFormat]:
-        kind = self._kind()
+        kind = self._find_format()
         try:
             yield kind
         except (pa.ArrowException, OSError, ValueError) as error:
             cause = re.sub(r"CSV column #(\d+)", _counted_column, str(error))
-            raise self._refusal(cause, kind, UnreadableFile) from error
+            raise self._make_error(cause, kind, UnreadableFile) from error
 
-    def _refusal(
+    def _make_error(
         self, cause: str, kind: FileFormat, error: type[InvalidArgument]
     ) -> InvalidArgument:
         spelling, texts = "`encoding`", "where a column has one kind of value in all lines"
@@ -256,7 +258,7 @@ class FileRows(msgspec.Struct, frozen=True):
             "on_bad_rows or on_bad_files; no file of this run was loaded"
         )
 
-    def _kind(self) -> FileFormat:
+    def _find_format(self) -> FileFormat:
         if self.options.format is not None:
             return self.options.format
         suffixes = self.file.path.lower().rsplit("/", 1)[-1].split(".")[1:]
@@ -270,13 +272,13 @@ class FileRows(msgspec.Struct, frozen=True):
             "pattern such as *.csv that leaves out such files"
         )
 
-    def _decoded(self, raw: pa.NativeFile, kind: FileFormat) -> pa.NativeFile:
+    def _decode_source(self, raw: pa.NativeFile, kind: FileFormat) -> pa.NativeFile:
         """The bytes of Parquet, or the text of other files in UTF-8."""
         codec = _CODECS.get(self.file.path.lower().rpartition(".")[2])
         source = raw if codec is None else pa.CompressedInputStream(raw, codec)
         if kind == "parquet":
             return source
-        text = _utf8(source, self.options.encoding)
+        text = _transcode_to_utf8(source, self.options.encoding)
         return _checked_csv(text, self.options.delimiter) if kind == "csv" else text
 
     def _check_columns(self, names: Sequence[str], kind: FileFormat) -> None:
@@ -306,14 +308,14 @@ class FileRows(msgspec.Struct, frozen=True):
                 f"{self.options.delimiter!r}"
             )
 
-    def _found(
+    def _inspect_columns(
         self, kind: FileFormat, known: Mapping[str, str], types: pa.Schema
     ) -> tuple[Sequence[str], pa.Schema, bool]:
         """Names of the columns in the file, those of them that have a type, and whether some row is
         known to be bad.
         """
         with self.store.open_input(self.file.path) as raw:
-            source = self._decoded(raw, kind)
+            source = self._decode_source(raw, kind)
             if kind == "parquet":
                 none = pa.RecordBatch.from_pylist([], schema=pq.read_schema(source))
                 return none.schema.names, without_views(none).schema, False
@@ -371,12 +373,12 @@ class FileRows(msgspec.Struct, frozen=True):
             if has_null_line:
                 raise InvalidArgument("a line is null, and no object")
             with self.store.open_input(self.file.path) as raw:
-                found = _json_reader(self._decoded(raw, "json"), given).schema
+                found = _json_reader(self._decode_source(raw, "json"), given).schema
         except (pa.ArrowException, ValueError):
             # Some row does not fit: the types of the others count.
             with self.store.open_input(self.file.path) as raw:
                 new = [name for name in names if name not in given.names]
-                found = pa.schema([*given, *_inferred_json(self._decoded(raw, "json"), new)])
+                found = pa.schema([*given, *_inferred_json(self._decode_source(raw, "json"), new)])
         typed = [_with_known_types(column, given) for column in found]
         # Arrow mixes times with and without an offset; as text, they are told apart.
         return pa.schema(
@@ -389,7 +391,7 @@ class FileRows(msgspec.Struct, frozen=True):
             ]
         )
 
-    def _batches(
+    def _read_batches(
         self, source: pa.NativeFile, kind: FileFormat, columns: FileColumns
     ) -> Iterator[pa.RecordBatch]:
         """The rows with the names and types of the file's own columns, until one does not fit."""
@@ -400,10 +402,10 @@ class FileRows(msgspec.Struct, frozen=True):
             options = _csv_conversion(_csv_types(own), own.names)
             rows = csv.open_csv(source, *self._csv_options(), options)
             for batch in rows:
-                yield _exact(_with_closed_quotes(batch), columns)
+                yield _refuse_inexact(_with_closed_quotes(batch), columns)
         else:
             for batch in _json_reader(source, own, ignores=bool(columns.ignored)):
-                yield _exact(_aligned(batch, own), columns)
+                yield _refuse_inexact(_align_columns(batch, own), columns)
 
     def _csv_texts(self, source: pa.NativeFile, columns: FileColumns) -> Iterator[_Part | BadRow]:
         """The rows of a CSV file as texts with their numbers, and those with too many or too few
@@ -414,7 +416,7 @@ class FileRows(msgspec.Struct, frozen=True):
         read, known = 1, np.array([], np.int64)
         for batch in csv.open_csv(source, *self._csv_options(malformed), texts):
             _with_closed_quotes(batch)
-            yield from _malformed(malformed)
+            yield from _describe_malformed(malformed)
             known = np.append(known, [row.number for row in malformed])
             malformed.clear()
             # Those of the next rows, without the malformed ones.
@@ -425,9 +427,9 @@ class FileRows(msgspec.Struct, frozen=True):
                 numbers = numbers[: batch.num_rows]
                 read = int(numbers[-1])
                 yield batch, numbers.tolist()
-        yield from _malformed(malformed)
+        yield from _describe_malformed(malformed)
 
-    def _typed(
+    def _parse_rows(
         self, rows: pa.RecordBatch, kind: FileFormat, columns: FileColumns
     ) -> pa.RecordBatch:
         """Rows of texts, or lines of JSON, in the types of the file's own columns."""
@@ -441,7 +443,7 @@ class FileRows(msgspec.Struct, frozen=True):
                 delimiter=self.options.delimiter, newlines_in_values=True, ignore_empty_lines=False
             )
             conversion = _csv_conversion(_csv_types(own), own.names)
-            return _exact(
+            return _refuse_inexact(
                 _one_batch(csv.read_csv(pa.BufferReader(text), read, parse, conversion)), columns
             )
         lines = rows["line"].to_pylist()
@@ -458,9 +460,9 @@ class FileRows(msgspec.Struct, frozen=True):
             new += _new_fields(column.type, found.schema.field(column.name).type, column.name)
         if new:
             raise InvalidArgument(f"unexpected field {new[0]}")
-        return _exact(_aligned(_one_batch(found), own), columns)
+        return _refuse_inexact(_align_columns(_one_batch(found), own), columns)
 
-    def _describe(
+    def _describe_row(
         self,
         kind: FileFormat,
         columns: FileColumns,
@@ -511,7 +513,7 @@ def _new_fields(known: pa.DataType, found: pa.DataType, path: str) -> Iterator[s
         yield from _new_fields(known.item_type, found.item_type, f"{path}.value")
 
 
-def _split(
+def _bisect_rows(
     rows: pa.RecordBatch,
     numbers: Sequence[int],
     convert: Callable[[pa.RecordBatch], pa.RecordBatch],
@@ -527,18 +529,18 @@ def _split(
         yield converted
         return
     half = rows.num_rows // 2
-    yield from _split(rows.slice(0, half), numbers[:half], convert)
-    yield from _split(rows.slice(half), numbers[half:], convert)
+    yield from _bisect_rows(rows.slice(0, half), numbers[:half], convert)
+    yield from _bisect_rows(rows.slice(half), numbers[half:], convert)
 
 
-def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[_Part]:
+def _number_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Part]:
     number = 1
     for batch in batches:
         yield batch, range(number, number + batch.num_rows)
         number += batch.num_rows
 
 
-def _malformed(rows: Iterable[csv.InvalidRow]) -> Iterator[BadRow]:
+def _describe_malformed(rows: Iterable[csv.InvalidRow]) -> Iterator[BadRow]:
     for row in rows:
         _check_closed(row.text)
         reason = f"it has {row.actual_columns} values, and the header {row.expected_columns}"
@@ -615,11 +617,11 @@ def _json_options(types: pa.Schema, *, ignores: bool) -> json.ParseOptions:
     )
 
 
-def _exact(batch: pa.RecordBatch, columns: FileColumns) -> pa.RecordBatch:
+def _refuse_inexact(batch: pa.RecordBatch, columns: FileColumns) -> pa.RecordBatch:
     """The rows; refuses whole numbers of which a type that was inferred holds only some digits."""
     own = dict(zip(columns.schema.names, columns.own_names, strict=True))
     for name in columns.inferred:
-        for values in _doubles(batch[own[name]]):
+        for values in _find_doubles(batch[own[name]]):
             largest = pc.max(pc.abs(values.filter(pc.is_finite(values)))).as_py()
             if largest is not None and largest >= _EXACT_IN_DOUBLE:
                 raise InvalidArgument(
@@ -630,14 +632,14 @@ def _exact(batch: pa.RecordBatch, columns: FileColumns) -> pa.RecordBatch:
     return batch
 
 
-def _doubles(values: pa.Array) -> Iterator[pa.Array]:
+def _find_doubles(values: pa.Array) -> Iterator[pa.Array]:
     if pa.types.is_float64(values.type):
         yield values
     elif pa.types.is_struct(values.type):
         for field in values.flatten():
-            yield from _doubles(field)
+            yield from _find_doubles(field)
     elif pa.types.is_list(values.type):
-        yield from _doubles(values.flatten())
+        yield from _find_doubles(values.flatten())
 
 
 def _csv_types(types: pa.Schema) -> dict[str, pa.DataType]:
@@ -666,17 +668,17 @@ def _with_known_types(field: pa.Field, known: pa.Schema | pa.StructType) -> pa.F
     index = known.get_field_index(field.name)
     if index < 0:
         return field
-    return field.with_type(_completed(known.field(index).type, field.type))
+    return field.with_type(_extend_type(known.field(index).type, field.type))
 
 
 def with_new_fields(column: pa.Field, found: pa.Schema) -> pa.Field:
     """A known column, with the fields inside of it that only the found one has."""
     if column.name not in found.names or not pa.types.is_nested(column.type):
         return column
-    return column.with_type(_completed(column.type, found.field(column.name).type))
+    return column.with_type(_extend_type(column.type, found.field(column.name).type))
 
 
-def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+def _extend_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(known) and pa.types.is_struct(found):
         typed = {field.name: _with_known_types(field, known) for field in found}
         # What is new and has no value anywhere has no type either.
@@ -684,9 +686,9 @@ def _completed(known: pa.DataType, found: pa.DataType) -> pa.DataType:
         new = [field for field in new if field.type != pa.null()]
         return pa.struct([*(typed.get(field.name, field) for field in known), *new])
     if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(_completed(known.value_type, found.value_type))
+        return pa.list_(_extend_type(known.value_type, found.value_type))
     if pa.types.is_map(known) and pa.types.is_map(found):
-        return pa.map_(known.key_type, _completed(known.item_type, found.item_type))
+        return pa.map_(known.key_type, _extend_type(known.item_type, found.item_type))
     return known
 
 
@@ -707,7 +709,7 @@ def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
     return with_inner_fields(data_type, inner)
 
 
-def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
+def _transcode_to_utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
     """The text as UTF-8. Of other bytes, Arrow makes BINARY in CSV and broken text in JSON."""
     # Arrow checks nothing where both encodings are the same; this one is UTF-8 too.
     known = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
@@ -766,7 +768,7 @@ def _check_closed(text: str) -> None:
         raise InvalidArgument(f"a quote is never closed, that of the value {first!r}")
 
 
-def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _align_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     names = batch.schema.names
     for given in batch.schema:
         wanted = schema.field(given.name).type if given.name in schema.names else given.type
@@ -779,13 +781,13 @@ def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             columns.append(pa.nulls(batch.num_rows, column.type))
             continue
         try:
-            columns.append(_cast(batch.column(column.name), column.type))
+            columns.append(_cast_values(batch.column(column.name), column.type))
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgument(f"column {column.name}: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_values(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The values in a type; times with an offset, if all have one, become those of UTC."""
     try:
         return values.cast(wanted)

@@ -62,14 +62,14 @@ class LandingZone(msgspec.Struct, frozen=True):
         """
         parts = self.source.rstrip("/").split("/")
         first = next((i for i, part in enumerate(parts) if set(part) & set("*?")), len(parts))
-        matches = _matcher("/".join(parts[first:]) or "**")
+        matches = _make_matcher("/".join(parts[first:]) or "**")
         # The last part of `s3://bucket` is not a file.
         may_be_file = first == len(parts) and (parts[-2:-1] != [""] or len(parts) == 2)
-        store = self._open(parts[:-1] if may_be_file else parts[:first])
+        store = self._open_store(parts[:-1] if may_be_file else parts[:first])
         if may_be_file and (file := store.head(parts[-1])) is not None:
             found = [file]
         else:
-            store = self._open(parts[:first])
+            store = self._open_store(parts[:first])
             _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
             listed = list(store.list_recursive())
             found = [file for file in listed if matches(file.path)]
@@ -84,7 +84,7 @@ class LandingZone(msgspec.Struct, frozen=True):
             (ready if is_complete else waiting).append(file)
         return LandingFiles(self, store, ready, waiting)
 
-    def _open(self, parts: Sequence[str]) -> ObjectStore:
+    def _open_store(self, parts: Sequence[str]) -> ObjectStore:
         root = "/".join(parts) or ("/" if parts else ".")
         return open_store(root, self.storage_options)
 
@@ -117,7 +117,7 @@ class LandingFiles(msgspec.Struct, frozen=True):
         """The files with a location, a path below the directory of the source, or a pattern of such
         paths. Raises InvalidArgument if there is none.
         """
-        matches = _matcher(name)
+        matches = _make_matcher(name)
         files = [file for file in self.files if name == self.uri(file) or matches(file.path)]
         if not files:
             raise InvalidArgument(
@@ -153,7 +153,7 @@ class LandingFiles(msgspec.Struct, frozen=True):
                 checked.append(CheckedFile(rows, found))
             except UnreadableFile as error:
                 bad_files[rows.uri] = _left_out(zone, rows, error)
-        schema = _joined(columns, checked)
+        schema = _join_schemas(columns, checked)
         for index, one in enumerate(checked if zone.leaves_out else ()):
             try:
                 checked[index] = one.counted(schema, zone.on_bad_rows)
@@ -161,7 +161,7 @@ class LandingFiles(msgspec.Struct, frozen=True):
                 bad_files[one.rows.uri] = _left_out(zone, one.rows, error)
         checked = [one for one in checked if one.rows.uri not in bad_files]
         if bad_files:
-            schema = _joined(columns, checked)
+            schema = _join_schemas(columns, checked)
         for one in checked if zone.options.keys else ():
             _check_complete(one, schema)
         return CheckedFiles(checked, schema, bad_files)
@@ -272,7 +272,7 @@ def _left_out(zone: LandingZone, rows: FileRows, error: UnreadableFile) -> str:
     return str(error.__cause__ or error)
 
 
-def _joined(columns: pa.Schema | None, files: Sequence[CheckedFile]) -> pa.Schema:
+def _join_schemas(columns: pa.Schema | None, files: Sequence[CheckedFile]) -> pa.Schema:
     """The columns to load of all files."""
     found = {file.rows.uri: file.columns.schema for file in files}
     advice = "name the columns and their types in `columns`"
@@ -321,7 +321,7 @@ def _check_no_table(listed: Sequence[ObjectMeta], found: Sequence[ObjectMeta], s
             )
 
 
-def _matcher(pattern: str) -> Callable[[str], bool]:
+def _make_matcher(pattern: str) -> Callable[[str], bool]:
     """Whether a path matches: `*` and `?` stay in a directory, and `**` is any directories."""
     parts = [
         re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")

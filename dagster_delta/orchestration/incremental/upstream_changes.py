@@ -142,7 +142,7 @@ class UpstreamChanges(RowFrames):
             return reduce(lambda left, right: left.union(right), frames)
         from pyspark.sql import functions
 
-        frame = self._scan().to_spark(spark)
+        frame = self._make_scan().to_spark(spark)
         at = functions.timestamp_millis(functions.lit(self.snapshot.timestamp_ms))
         return (
             frame.withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))
@@ -150,13 +150,13 @@ class UpstreamChanges(RowFrames):
             .withColumn(COMMIT_TIMESTAMP_COLUMN, at)
         )
 
-    def _scan(self) -> Scan:
+    def _make_scan(self) -> Scan:
         return Scan(self.snapshot, self.columns, self._where)
 
     def _every_row(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         version = pa.scalar(self.to_version, pa.int64())
         at = pa.scalar(self.snapshot.timestamp_ms * 1000, schema.field(-1).type)
-        for batch in self._scan().to_batches():
+        for batch in self._make_scan().to_batches():
             constants = [
                 pa.repeat(value, batch.num_rows)
                 for value in (pa.scalar("insert", pa.string()), version, at)
@@ -181,7 +181,7 @@ def net_changes(
         keys = _check_columns(given.names, keys, asset=asset)
         found = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
         tables = [given.empty_table(), *found]
-        ranks = np.concatenate([_ranks(table, asset) for table in tables])
+        ranks = np.concatenate([_rank_changes(table, asset) for table in tables])
         ranked = pa.concat_tables([key_columns(table, keys, asset=asset) for table in tables])
         taken = last_positions(ranks, ranked, keys, asset)
         resources = stack.pop_all()
@@ -302,7 +302,7 @@ def keys_of_rows(names: Sequence[str], keys: Sequence[str], *, rows: str) -> tup
     return tuple(by_name[fold_name(key)] for key in keys)
 
 
-def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:
+def _rank_changes(changes: pa.Table, asset: str) -> NDArray[np.int64]:
     """A numpy array that orders changes in time; odd if the row exists afterwards."""
     types = changes[CHANGE_TYPE_COLUMN].cast(pa.string())
     came = pc.is_in(types, value_set=pa.array(_CAME))
