@@ -167,7 +167,7 @@ def delta_schema_change_job(
     )
     what = f"Plans and makes changes of the schema: one of {named_tables(found)}."
     options = {"description": what, **job_options}
-    work, resources = partial(_change, assets, spark), () if spark is None else (spark,)
+    work, resources = partial(_change_table, assets, spark), () if spark is None else (spark,)
     return job_on_one_table(
         name, "change_schema", DeltaSchemaChangeConfig, work, found, options, resources
     )
@@ -187,7 +187,7 @@ class _ChangeReport(msgspec.Struct, frozen=True):
     """Whether top-level columns were added."""
 
 
-def _change(
+def _change_table(
     assets: tuple[object, ...],
     spark: str | None,
     context: dg.OpExecutionContext,
@@ -269,7 +269,7 @@ class _Change(msgspec.Struct, frozen=True):
 
     def alter(self) -> _ChangeReport:
         config = self.config
-        result = self.table.alter(**config.arguments(), **self._reporting())
+        result = self.table.alter(**config.arguments(), **self._make_reporting_arguments())
         changes = result.plan.schema_changes
         fields = (path for path in changes.added if len(path) > 1)
         columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
@@ -284,7 +284,9 @@ class _Change(msgspec.Struct, frozen=True):
 
     def materialize_defaults(self) -> _ChangeReport:
         result = self.table.materialize_defaults(
-            dry_run=self.config.dry_run, engine=self.config.engine, **self._reporting()
+            dry_run=self.config.dry_run,
+            engine=self.config.engine,
+            **self._make_reporting_arguments(),
         )
         files = counted(result.plan.affected_files, "file")
         cost = f"{files}, {spell_bytes(result.plan.affected_bytes)}"
@@ -295,7 +297,7 @@ class _Change(msgspec.Struct, frozen=True):
             title = "the table has no lazy defaults"
         return _ChangeReport(title, result.to_markdown())
 
-    def _reporting(self) -> dict[str, Any]:
+    def _make_reporting_arguments(self) -> dict[str, Any]:
         return {
             "commit_info": self.commit_info,
             "on_progress": lambda done, of: self.log.info(f"{done:,} of {of:,} files rewritten"),
@@ -308,7 +310,7 @@ class _Change(msgspec.Struct, frozen=True):
             raise InvalidArgument("no column of the table is being changed", table=self.table.uri)
         config, columns = self.config, (state.column,)
         if config.dry_run:
-            return _ChangeReport("dry run", _spell(state), columns)
+            return _ChangeReport("dry run", _spell_state(state), columns)
         if config.kind is SchemaChangeKind.CANCEL_COLUMN_CHANGE:
             version = self.table.cancel_column_change(commit_info=self.commit_info).version
             what = f"The change of `{state.column}` to {state.to_type}"
@@ -316,7 +318,11 @@ class _Change(msgspec.Struct, frozen=True):
             return _ChangeReport(f"version {version}", done)
 
         def log_commit(progress: "ColumnChangeProgress") -> None:
-            what = "the change is published" if progress.state is None else _spell(progress.state)
+            what = (
+                "the change is published"
+                if progress.state is None
+                else _spell_state(progress.state)
+            )
             self.log.info(f"version {progress.version}: {what}")
 
         result = self.table.resume_column_change(
@@ -329,7 +335,7 @@ class _Change(msgspec.Struct, frozen=True):
         return _ChangeReport(title, f"{title}.", columns, result.metrics)
 
 
-def _spell(state: "ColumnChangeState") -> str:
+def _spell_state(state: "ColumnChangeState") -> str:
     return (
         f"column {state.column} from {state.from_type} to {state.to_type}: {state.state}, "
         f"{state.num_files_left:,} of {state.num_files:,} files "
@@ -363,9 +369,9 @@ def _readers_of_change(
     `columns` are the top-level columns that change or are dropped, of all `table_columns` before.
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
-    specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
+    specs = tuple({spec.key: spec for spec in _list_specs(assets)}.values())
     found: dict[str, set[str]] = {}
-    waiting = [(key, _folded(columns), adds_columns, _folded(table_columns))]
+    waiting = [(key, _fold_names(columns), adds_columns, _fold_names(table_columns))]
     seen: set[tuple[dg.AssetKey, str]] = set()
     while waiting:
         source, wanted, grows, all_columns = waiting.pop(0)
@@ -382,8 +388,8 @@ def _readers_of_change(
                 read.add(f"{_ALL}{of_source}")
             if read:
                 computed = [name for name, deps in reads.computed.items() if deps & wanted]
-                every = _folded(reads.computed)
-                waiting.append((spec.key, _folded(computed), reads_all, every))
+                every = _fold_names(reads.computed)
+                waiting.append((spec.key, _fold_names(computed), reads_all, every))
             elif reads.unknown is not None:
                 read.add(reads.unknown)
             if read:
@@ -400,7 +406,7 @@ def _readers_of_change(
     )
 
 
-def _folded(columns: Iterable[str]) -> frozenset[str]:
+def _fold_names(columns: Iterable[str]) -> frozenset[str]:
     return frozenset(fold_name(column) for column in columns)
 
 
@@ -453,7 +459,7 @@ class _Reads(msgspec.Struct, frozen=True):
         return cls(columns, computed, None if is_current else "(it has not run since a change)")
 
 
-def _specs(assets: Iterable[object]) -> Iterator[dg.AssetSpec]:
+def _list_specs(assets: Iterable[object]) -> Iterator[dg.AssetSpec]:
     for asset in assets:
         if isinstance(asset, dg.AssetsDefinition):
             yield from asset.specs

@@ -83,7 +83,7 @@ class MaintainedTable(msgspec.Struct, frozen=True):
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialized."""
         if self.uri is None and self.asset_key is not None:
-            return self._manager(resources).table_of(self.asset_key, self.metadata)
+            return self._find_io_manager(resources).table_of(self.asset_key, self.metadata)
         options, allowed = plain_options(self.storage_options), self.allow_column_changes
         try:
             return DeltaTable(str(self.uri), storage_options=options, allow_column_changes=allowed)
@@ -96,7 +96,7 @@ class MaintainedTable(msgspec.Struct, frozen=True):
         """`schema.table` in the layout of the IO manager; None for a table given by location."""
         if self.uri is not None or self.asset_key is None:
             return None
-        options = self._manager(resources).asset_options(self.asset_key, self.metadata)
+        options = self._find_io_manager(resources).asset_options(self.asset_key, self.metadata)
         return options.qualified_name(self.asset_key, self.name)
 
     def start_spark(self, resources: object, key: str | None) -> None:
@@ -108,10 +108,10 @@ class MaintainedTable(msgspec.Struct, frozen=True):
         if key is not None:
             owner = getattr(resources, key)
         elif self.uri is None:
-            owner = self._manager(resources)
+            owner = self._find_io_manager(resources)
         spark_session_of(owner)
 
-    def _manager(self, resources: object) -> DeltaIOManager:
+    def _find_io_manager(self, resources: object) -> DeltaIOManager:
         key = self.io_manager_key or _DEFAULT_IO_MANAGER
         return delta_io_manager(resources, key, asset=self.name)
 

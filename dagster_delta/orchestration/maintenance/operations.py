@@ -57,7 +57,7 @@ class OperationConfig(KnownFieldsOnly, dg.Config):
         raise NotImplementedError
 
 
-def _switch(*, default: bool) -> Any:  # noqa: ANN401
+def _make_switch(*, default: bool) -> Any:  # noqa: ANN401
     return Field(default=default, description="Whether to run this step.")
 
 
@@ -67,7 +67,7 @@ class OptimizeConfig(OperationConfig):
     title = "OPTIMIZE"
     passed_to = DeltaTable.optimize
 
-    enabled: bool = _switch(default=True)
+    enabled: bool = _make_switch(default=True)
     dry_run: bool = False
     where: str | None = None
     target_file_size: int | None = None
@@ -98,7 +98,7 @@ class OptimizeConfig(OperationConfig):
         rewrite = partial(table.optimize, **options)
         if self.dry_run:
             return _planned_rewrite("optimize", rewrite())
-        return _rewrite("optimize", "compact", rewrite, self.engine, log)
+        return _rewrite_files("optimize", "compact", rewrite, self.engine, log)
 
 
 class VacuumConfig(OperationConfig):
@@ -107,7 +107,7 @@ class VacuumConfig(OperationConfig):
     title = "VACUUM"
     passed_to = DeltaTable.vacuum
 
-    enabled: bool = _switch(default=True)
+    enabled: bool = _make_switch(default=True)
     dry_run: bool = Field(
         default=True,
         description="Only report what would be deleted. Set to false to delete it permanently.",
@@ -128,7 +128,7 @@ class VacuumConfig(OperationConfig):
             commit_info=commit_info,
             on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
         )
-        summary, facts = _deleted("vacuum", result)
+        summary, facts = _report_deleted("vacuum", result)
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
         first = result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
         return (
@@ -143,7 +143,7 @@ class FsckConfig(OperationConfig):
     title = "FSCK"
     passed_to = DeltaTable.fsck
 
-    enabled: bool = _switch(default=False)
+    enabled: bool = _make_switch(default=False)
     dry_run: bool = Field(
         default=True,
         description="Only report the files that storage no longer has. Set to false to remove "
@@ -184,7 +184,7 @@ class ReorgConfig(OperationConfig):
     title = "REORG"
     passed_to = DeltaTable.reorg
 
-    enabled: bool = _switch(default=False)
+    enabled: bool = _make_switch(default=False)
     dry_run: bool = Field(
         default=False, description="Only count the files that would be rewritten, and their bytes."
     )
@@ -215,14 +215,14 @@ class ReorgConfig(OperationConfig):
         rewrite = partial(table.reorg, **options)
         if self.dry_run:
             return _planned_rewrite("reorg", rewrite())
-        return _rewrite("reorg", "purge", rewrite, self.engine, log)
+        return _rewrite_files("reorg", "purge", rewrite, self.engine, log)
 
 
 class CheckpointConfig(OperationConfig):
     """Whether to write a checkpoint."""
 
     title = "CHECKPOINT"
-    enabled: bool = _switch(default=False)
+    enabled: bool = _make_switch(default=False)
     dry_run: bool = Field(
         default=False, description="Only report whether a checkpoint would be written."
     )
@@ -270,7 +270,7 @@ class CleanLogConfig(OperationConfig):
         them.
         """
         result = table.clean_log(**self.arguments())
-        summary, facts = _deleted("clean_log", result)
+        summary, facts = _report_deleted("clean_log", result)
         summary += f"; the log begins with version {result.earliest_version}"
         if result.kept_because is not None:
             summary += f": {result.kept_because}"
@@ -447,7 +447,7 @@ class DeltaCloneConfig(CloneConfig):
     table: str = Field(description="Name of one of the job's tables.")
 
 
-def _rewrite(
+def _rewrite_files(
     name: str, purpose: str, rewrite: Callable[..., OptimizeResult], engine: str, log: Logger
 ) -> StepReport:
     """Rewrite files of a table, and log the progress."""
@@ -496,7 +496,7 @@ def _planned_rewrite(name: str, planned: OptimizeResult) -> StepReport:
     }
 
 
-def _deleted(name: str, result: DeletedFiles) -> StepReport:
+def _report_deleted(name: str, result: DeletedFiles) -> StepReport:
     """What was deleted, or would be."""
     verb = "would delete" if result.dry_run else "deleted"
     size = spell_bytes(result.size_bytes)
@@ -549,7 +549,7 @@ class TableConfig(KnownFieldsOnly, dg.Config):
         return DeltaTable(self.uri, storage_options=self.storage_options.to_options())
 
 
-def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
+def _define_op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     """An op that does an operation on the table that its config names besides the options."""
     enabled = (bool, Field(default=True, description="Whether the op does anything."))
     further: Any = {"enabled": enabled} if "enabled" in operation.model_fields else {}
@@ -567,14 +567,14 @@ def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     return define(do)
 
 
-optimize_op = _op("optimize_op", OptimizeConfig)
-vacuum_op = _op("vacuum_op", VacuumConfig)
-checkpoint_op = _op("checkpoint_op", CheckpointConfig)
-clean_log_op = _op("clean_log_op", CleanLogConfig)
-fsck_op = _op("fsck_op", FsckConfig)
-reorg_op = _op("reorg_op", ReorgConfig)
-clone_op = _op("clone_op", CloneConfig)
-restore_op = _op("restore_op", RestoreConfig)
+optimize_op = _define_op("optimize_op", OptimizeConfig)
+vacuum_op = _define_op("vacuum_op", VacuumConfig)
+checkpoint_op = _define_op("checkpoint_op", CheckpointConfig)
+clean_log_op = _define_op("clean_log_op", CleanLogConfig)
+fsck_op = _define_op("fsck_op", FsckConfig)
+reorg_op = _define_op("reorg_op", ReorgConfig)
+clone_op = _define_op("clone_op", CloneConfig)
+restore_op = _define_op("restore_op", RestoreConfig)
 
 
 @dg.op(ins=_START, out=_NOTHING)
