@@ -136,13 +136,13 @@ def delta_asset_checks(
         raise InvalidArgument(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
-    source = _table(asset, key, table, storage_options)
+    source = _find_table(asset, key, table, storage_options)
     options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
     masked = {*names_of(masked_columns), *options.masked_columns}
-    return [_definition(key, source, rules, waited_for, severity, masked)]
+    return [_define_checks(key, source, rules, waited_for, severity, masked)]
 
 
-def _definition(
+def _define_checks(
     key: dg.AssetKey,
     source: MaintainedTable,
     rules: Mapping[str, Rule],
@@ -170,7 +170,7 @@ def _definition(
                 described = f"Not evaluated: {error}"
                 finding = Finding(passed=False, description=described, is_warning=True)
             failed = dg.AssetCheckSeverity.WARN if finding.is_warning else severity
-            yield _result(check_key, snapshot, finding, failed, masked)
+            yield _make_result(check_key, snapshot, finding, failed, masked)
 
     specs = {
         name: dg.AssetCheckSpec(
@@ -189,7 +189,7 @@ def _definition(
     return definition
 
 
-def _table(
+def _find_table(
     asset: AssetReference,
     key: dg.AssetKey,
     uri: str | None,
@@ -254,7 +254,7 @@ def _expectation_rules(
     return rules
 
 
-def _result(
+def _make_result(
     key: dg.AssetCheckKey,
     snapshot: Snapshot,
     finding: Finding,

@@ -115,7 +115,7 @@ def delta_health_asset(
         delta_health_asset(assets=[flights, weather], thresholds={"partition_skew": 20})
         delta_health_asset(root="s3://lake", automation_condition=AutomationCondition.on_cron(…))
     """
-    limits = _limits(thresholds or {})
+    limits = _merge_limits(thresholds or {})
     assets = tuple(assets)
     only_root = root is not None and not assets and not tables
     given = () if only_root else maintained_tables(assets, selection, tables, storage_options)
@@ -131,7 +131,9 @@ def delta_health_asset(
     define: Any = dg.asset(name=name, check_specs=[check], **options)
 
     def health(context: dg.AssetExecutionContext) -> _Result:
-        state = partial(_state, context.resources, limits, _previous_sizes(context.instance, key))
+        state = partial(
+            _read_state, context.resources, limits, _previous_sizes(context.instance, key)
+        )
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
             states = list(threads.map(state, [*given, *_tables_below(root, storage_options)]))
         metadata = _page_metadata(states)
@@ -142,7 +144,7 @@ def delta_health_asset(
     return cast("dg.AssetsDefinition", define(health))
 
 
-def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
+def _merge_limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
     check_health_limits(thresholds)
     merged = {**DEFAULT_THRESHOLDS, **thresholds}
     return {name: limit for name, limit in merged.items() if limit is not None}
@@ -161,7 +163,7 @@ def _tables_below(
     ]
 
 
-def _state(
+def _read_state(
     resources: Any,  # noqa: ANN401
     limits: Mapping[str, float],
     earlier: Mapping[str, int],
@@ -219,10 +221,10 @@ def _page_metadata(states: Sequence[_TableState]) -> dict[str, Any]:
     read = [(state.name, state.health) for state in states if state.health is not None]
     due = [state for state in states if state.is_due]
     page = [f"### Files and logs: {len(due)} of {len(states)} tables beyond a threshold", ""]
-    page += [f"- {_link(state)}: {_finding(state)}" for state in due[:_MAX_FINDINGS]]
+    page += [f"- {_link_asset(state)}: {_describe_finding(state)}" for state in due[:_MAX_FINDINGS]]
     if len(due) > _MAX_FINDINGS:
         page.append(f"- and {len(due) - _MAX_FINDINGS} more")
-    records = [_record(state) for state in sorted(states, key=_worst_first)]
+    records = [_make_record(state) for state in sorted(states, key=_worst_first)]
     schema = dg.TableSchema([column for column, _ in _COLUMNS])
     return {
         "delta/health": dg.MetadataValue.md("\n".join(page)),
@@ -245,10 +247,10 @@ _Cell = str | int | float | None
 _COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _Cell]]] = (
     (dg.TableColumn("state", "string"), lambda s, _: ", ".join(s.exceeded) or "ok"),
     (dg.TableColumn("table", "string"), lambda s, _: s.name),
-    (dg.TableColumn("size", "string"), lambda _, h: _cell(spell_bytes(h.size_bytes))),
+    (dg.TableColumn("size", "string"), lambda _, h: _format_cell(spell_bytes(h.size_bytes))),
     (
         dg.TableColumn("growth", "string", description="Since the previous report."),
-        lambda s, _: None if s.growth is None else _cell(_signed_bytes(s.growth)),
+        lambda s, _: None if s.growth is None else _format_cell(_signed_bytes(s.growth)),
     ),
     (dg.TableColumn("rows", "int"), lambda _, h: h.num_records),
     (dg.TableColumn("files", "int"), lambda _, h: h.num_files),
@@ -270,18 +272,20 @@ _COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _C
     ),
     (
         dg.TableColumn("misread by", "string", description="Programs that give wrong rows."),
-        lambda _, h: _cell(", ".join(h.misread_by)),
+        lambda _, h: _format_cell(", ".join(h.misread_by)),
     ),
     (dg.TableColumn("version", "int"), lambda _, h: h.version),
     (
         dg.TableColumn("last commit (UTC)", "string"),
-        lambda s, _: None if s.committed_ms is None else _cell(spell_time(s.committed_ms)[:16]),
+        lambda s, _: (
+            None if s.committed_ms is None else _format_cell(spell_time(s.committed_ms)[:16])
+        ),
     ),
 )
 """Columns of the page, and their values."""
 
 
-def _record(state: _TableState) -> dg.TableRecord:
+def _make_record(state: _TableState) -> dg.TableRecord:
     names = [column.name for column, _ in _COLUMNS]
     cells = dict.fromkeys(names)
     if state.health is None:
@@ -291,13 +295,13 @@ def _record(state: _TableState) -> dg.TableRecord:
     return dg.TableRecord({column.name: value(state, health) for column, value in _COLUMNS})
 
 
-def _finding(state: _TableState) -> str:
+def _describe_finding(state: _TableState) -> str:
     if state.problem:
         return f"cannot be read: {plain_markdown(state.problem)}"
     return ", ".join(map(plain_markdown, state.exceeded.values()))
 
 
-def _link(state: _TableState) -> str:
+def _link_asset(state: _TableState) -> str:
     name = plain_markdown(state.name)
     if state.asset_key is None:
         return name
@@ -305,7 +309,7 @@ def _link(state: _TableState) -> str:
     return f"[{name}](/assets/{'/'.join(state.asset_key.path)})"
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     """The text, which the UI does not break into lines."""
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 

@@ -89,7 +89,7 @@ def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> F
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """Whether the combined values of some columns are unique; nulls are equal to each other."""
     scan = Scan(snapshot, columns)
-    names = ", ".join(_quoted(column) for column in scan.columns)
+    names = ", ".join(_quote_name(column) for column in scan.columns)
     count = "rows"
     while count in {fold_name(column) for column in scan.columns}:
         count += "_"
@@ -191,13 +191,13 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
 def exceeded_limits(health: TableHealth, most: Mapping[str, float]) -> dict[str, str]:
     """By measure: how a table exceeds its limit."""
     return {
-        name: f"{name} is {_spelled(name, value)}; the limit is {_spelled(name, limit)}"
+        name: f"{name} is {_spell_value(name, value)}; the limit is {_spell_value(name, limit)}"
         for name, limit in most.items()
         if (value := health_measure(health, name)) is not None and value > limit
     }
 
 
-def _spelled(measure: str, value: float) -> str:
+def _spell_value(measure: str, value: float) -> str:
     return spell_bytes(value) if measure.endswith("_bytes") else f"{value:g}"
 
 
@@ -245,5 +245,5 @@ def spell_age(age: dt.timedelta) -> str:
     return " ".join(parts[:2]) or "0 seconds"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

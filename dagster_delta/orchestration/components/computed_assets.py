@@ -172,7 +172,9 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
             pydantic.ValidationError: the function cannot be imported.
         """
         define = delta_change_feed_asset(**self.asset_options())
-        function = _copy if self.function is None else _FUNCTION.validate_python(self.function)
+        function = (
+            _return_changes if self.function is None else _FUNCTION.validate_python(self.function)
+        )
         return dg.Definitions(assets=[define(function)])
 
 
@@ -240,5 +242,5 @@ class DeltaIngestionComponent(ComputedAssetComponent):
         return dg.Definitions(assets=[asset], sensors=[sensor])
 
 
-def _copy(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
+def _return_changes(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return changes

@@ -186,7 +186,7 @@ def _resolved_as(model: Any) -> Callable[[dg.ResolutionContext, Any], Any]:  # n
     def resolve(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
         # The result of a template that is the whole attribute does not change.
         if isinstance(value, BaseModel) and not isinstance(value, dg.Config):
-            value = _texts(context, value.model_dump(exclude_unset=True))
+            value = _resolve_texts(context, value.model_dump(exclude_unset=True))
         return adapter.validate_python(value) if isinstance(value, Mapping) else value
 
     return resolve
@@ -196,16 +196,16 @@ _NO_LITERAL = "$"
 """Prefix that no Python literal starts with."""
 
 
-def _texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
+def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
     """The value with its templates resolved; strings stay strings.
 
     Templates convert number-like strings to numbers, including `"1"` and a key `"1e5"`. Fields for
     numbers parse them from text.
     """
     if isinstance(value, Mapping):
-        return {key: _texts(context, item) for key, item in value.items()}
+        return {key: _resolve_texts(context, item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_texts(context, item) for item in value]
+        return [_resolve_texts(context, item) for item in value]
     if not isinstance(value, str):
         return value
     plain = context.resolve_value(value)

@@ -344,7 +344,7 @@ class ExternalTablesComponent(AssetDeltaComponent):
         checks = []
         keys: dict[str, dg.AssetKey] = {}
         for uri, spec in specs.items():
-            asset = self._asset(uri, spec)
+            asset = self._define_asset(uri, spec)
             assets.append(asset)
             keys[uri.rstrip("/")] = asset.key
             if self.checks is not None:
@@ -355,7 +355,7 @@ class ExternalTablesComponent(AssetDeltaComponent):
             sensors = [self.sensor.sensor(list(keys), self.storage_options, asset_key=reported)]
         return dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
 
-    def _asset(self, uri: str, spec: dg.AssetSpec) -> dg.AssetsDefinition | dg.AssetSpec:
+    def _define_asset(self, uri: str, spec: dg.AssetSpec) -> dg.AssetsDefinition | dg.AssetSpec:
         if self.automation_condition is not None and not self.observe:
             raise InvalidArgument(
                 f"{spec.key.to_user_string()} has an automation_condition, which says when to "
@@ -515,7 +515,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
                 f"the tables below {self.root} were looked for by another release: run "
                 "`dg utils refresh-defs-state`"
             ) from error
-        specs = self._specs(discovery)
+        specs = self._make_specs(discovery)
         if not specs:
             return dg.Definitions()
         defs = self.definitions(specs)
@@ -530,7 +530,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
             parts.append(dg.Definitions(assets=[asset]))
         return dg.Definitions.merge(*parts)
 
-    def _specs(self, discovery: Discovery) -> dict[str, dg.AssetSpec]:
+    def _make_specs(self, discovery: Discovery) -> dict[str, dg.AssetSpec]:
         """The assets of the tables, by location."""
         uris: dict[dg.AssetKey, str] = {}
         specs = {}
@@ -569,12 +569,12 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     """
     uris = find_lasting_tables(root, storage_options)
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
-        found = threads.map(lambda uri: _declared(uri, storage_options), uris)
+        found = threads.map(lambda uri: _read_declaration(uri, storage_options), uris)
         tables = dict(zip(uris, found, strict=True))
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _declared(uri: str, storage_options: Mapping[str, object]) -> DeclaredTable | None:
+def _read_declaration(uri: str, storage_options: Mapping[str, object]) -> DeclaredTable | None:
     try:
         table = DeltaTable(uri, storage_options=storage_options)
         declared = DeclaredTable(table.protocol(), table.metadata())

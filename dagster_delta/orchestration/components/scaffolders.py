@@ -39,13 +39,13 @@ class _Parameters(BaseModel):
         return given
 
 
-def _scaffolder(**attributes: Any) -> type[dg.Scaffolder[Any]]:
+def _make_scaffolder(**attributes: Any) -> type[dg.Scaffolder[Any]]:
     """Writes a `defs.yaml` with the attributes of one component."""
     fields: dict[str, Any] = {
         asked.parameter: (str, Field(description=asked.description))
         if asked.default is ...
         else (str | None, Field(default=None, description=asked.description))
-        for asked in _parameters(attributes)
+        for asked in _list_parameters(attributes)
     }
     model: type[BaseModel] = create_model("Parameters", __base__=_Parameters, **fields)
 
@@ -57,20 +57,22 @@ def _scaffolder(**attributes: Any) -> type[dg.Scaffolder[Any]]:
         def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
             path = request.target_path
             folder = path.parent.name if request.append else path.name
-            dg.scaffold_component(request, _filled(attributes, dict(request.params), folder))
+            dg.scaffold_component(
+                request, _fill_parameters(attributes, dict(request.params), folder)
+            )
 
     return Declaration
 
 
-def _parameters(value: Any) -> list[_Asked]:  # noqa: ANN401
+def _list_parameters(value: Any) -> list[_Asked]:  # noqa: ANN401
     if isinstance(value, dict):
-        return [asked for inner in value.values() for asked in _parameters(inner)]
+        return [asked for inner in value.values() for asked in _list_parameters(inner)]
     return [value] if isinstance(value, _Asked) else []
 
 
-def _filled(value: Any, given: dict[str, str | None], folder: str) -> Any:  # noqa: ANN401
+def _fill_parameters(value: Any, given: dict[str, str | None], folder: str) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
-        filled = {key: _filled(inner, given, folder) for key, inner in value.items()}
+        filled = {key: _fill_parameters(inner, given, folder) for key, inner in value.items()}
         return {key: inner for key, inner in filled.items() if inner is not None}
     if not isinstance(value, _Asked):
         return value
@@ -80,28 +82,28 @@ def _filled(value: Any, given: dict[str, str | None], folder: str) -> Any:  # no
     return None if found is None else value.value(found)
 
 
-DeltaSqlScaffolder = _scaffolder(
+DeltaSqlScaffolder = _make_scaffolder(
     asset={"key": _KEY}, upstream={"source": _UPSTREAM}, sql="SELECT * FROM {source}"
 )
-DeltaChangeFeedScaffolder = _scaffolder(asset={"key": _KEY}, upstream=_UPSTREAM, mode="append")
-DeltaIngestionScaffolder = _scaffolder(
+DeltaChangeFeedScaffolder = _make_scaffolder(asset={"key": _KEY}, upstream=_UPSTREAM, mode="append")
+DeltaIngestionScaffolder = _make_scaffolder(
     asset={"key": _KEY},
     source=_Asked("source", "The files: s3://landing/flights/*.csv"),
     sensor={"minimum_interval_seconds": 60},
 )
-DeltaTableScaffolder = _scaffolder(key=_KEY, uri=_TABLE, checks={"constraints": True})
-DeltaMaintenanceScaffolder = _scaffolder(
+DeltaTableScaffolder = _make_scaffolder(key=_KEY, uri=_TABLE, checks={"constraints": True})
+DeltaMaintenanceScaffolder = _make_scaffolder(
     name=_Asked("name", "Name of the job or schedule; by default that of the folder.", _FOLDER),
     cron_schedule=_Asked("cron", "When it runs: 0 3 * * *", None),
     tables=_TABLE._replace(value=lambda uri: {uri.rstrip("/").rsplit("/", 1)[-1]: uri}),
     # With the switch that makes VACUUM delete files.
     config={"vacuum": {"dry_run": True}},
 )
-DeltaSensorScaffolder = _scaffolder(
+DeltaSensorScaffolder = _make_scaffolder(
     name=_Asked("name", "Name of the sensor; by default that of the folder.", _FOLDER),
     tables=_TABLE,
     target=_Asked("target", "What it runs: group:reports", "*"),
 )
-DeltaLakeScaffolder = _scaffolder(
+DeltaLakeScaffolder = _make_scaffolder(
     root=_Asked("root", "Location to look for tables at and below: s3://lake/raw")
 )
