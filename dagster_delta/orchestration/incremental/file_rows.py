@@ -252,8 +252,8 @@ class FileRows(msgspec.Struct, frozen=True):
         if kind == "csv":
             spelling, texts = "`encoding` or `delimiter`", "where STRING takes any text"
         return error(
-            f"{self.uri} cannot be loaded as {kind} ({cause}): mend the file, move it "
-            f"away, name its {spelling}, or give its columns and their types in `columns`, "
+            f"{self.uri} cannot be loaded as {kind} ({cause}): correct the file, move "
+            f"it away, name its {spelling}, or give its columns and their types in `columns`, "
             f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and {texts}; or set "
             "on_bad_rows or on_bad_files; no file of this run was loaded"
         )

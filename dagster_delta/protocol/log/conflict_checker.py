@@ -182,7 +182,7 @@ def _find_metadata_conflict(
         if not mine.changes_metadata:
             return None
         return MetadataChanged(
-            f"another writer gave out values of identity columns, as this write does; {_AGAIN}",
+            f"another writer assigned values of identity columns, as this write does; {_AGAIN}",
             version=concurrent.version,
         )
     return MetadataChanged(

@@ -392,7 +392,8 @@ def _check_row_ids(snapshot: Snapshot) -> None:
     taken = [name for name in ROW_ID_NAMES if snapshot.schema.get(name) is not None]
     if taken:
         raise InvalidArgument(
-            f"the table has a column {taken[0]}, by which name row ids are read; rename it",
+            f"the table has a column {taken[0]}, the name under which a scan returns row ids or "
+            "row versions: rename the column",
             table=snapshot.store.location.uri,
             version=snapshot.version,
             column=taken[0],

@@ -246,9 +246,9 @@ class Transaction:
             found = self.snapshot.transaction_version(progress.app_id)
         if found != progress.after:
             raise ConcurrentTransaction(
-                f"the application {progress.app_id!r} was to go on from version {progress.after}, "
-                f"and the table has it at {found}: another run of it was faster; plan the work "
-                "again from there",
+                f"the application {progress.app_id!r} was to continue from version "
+                f"{progress.after}, and the table has it at {found}: another run of it has "
+                "committed meanwhile; plan the work again from there",
                 table=self.store.location.uri,
                 version=self.read_version,
             )

@@ -50,7 +50,7 @@ def test_progress_is_recorded_with_the_rows(table: DeltaTable, write: str) -> No
 def test_work_that_somebody_else_has_begun_is_refused(
     table: DeltaTable, write: str, after: int | None
 ) -> None:
-    with pytest.raises(ConcurrentTransaction, match="another run of it was faster"):
+    with pytest.raises(ConcurrentTransaction, match="another run of it has committed"):
         WRITES[write](table, step(5, after))
     assert table.refresh().version == 0
 
