@@ -186,8 +186,8 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
     table_id = upstream.snapshot.metadata.id
     recorded = _recorded_positions(target)
     current = [_Position(table_id, key) for key in consumer.keys]
-    done = {position.key: _done(recorded, position) for position in current}
-    found = [_transaction(recorded, position) for position in current]
+    done = {position.key: _find_done_version(recorded, position) for position in current}
+    found = [_find_transaction(recorded, position) for position in current]
     newest = _position_at(upstream.snapshot, upstream.snapshot.version)
     planned = Consumption(
         consumer,
@@ -197,14 +197,16 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
             for position, txn in zip(current, found, strict=True)
         ),
         target,
-        _replaced(recorded, current),
+        _end_replaced(recorded, current),
     )
     reason = (
         consumer.full_refresh or _first_time(recorded, table_id, done) or _set_back(upstream, done)
     )
     if reason is not None:
         return planned.refreshed(reason)
-    changes = UpstreamChanges(upstream.snapshot, _ranges(consumer, done), columns=upstream.columns)
+    changes = UpstreamChanges(
+        upstream.snapshot, _plan_ranges(consumer, done), columns=upstream.columns
+    )
     try:
         # Only reading the log shows whether changes can still be read.
         _ = changes.is_empty
@@ -264,11 +266,11 @@ def _recorded_positions(target: Snapshot | None) -> _Recorded:
     return found
 
 
-def _transaction(recorded: _Recorded, position: _Position) -> SetTransaction | None:
+def _find_transaction(recorded: _Recorded, position: _Position) -> SetTransaction | None:
     return recorded.get(position.key, {}).get(position.table_id)
 
 
-def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTransaction, ...]:
+def _end_replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTransaction, ...]:
     """The `txn` actions that end the other positions, once the rows of the current ones are
     replaced. That of a whole table stays while partitions are read: runs of several partitions at
     once would conflict in it.
@@ -276,7 +278,7 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
     ended = {
         position: txn.version
         for own in current
-        for position, txn in _overlapping(recorded, own)
+        for position, txn in _find_overlapping(recorded, own)
         if position.key is not None or own.key is None
     }
     return tuple(
@@ -285,17 +287,19 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
     )
 
 
-def _done(recorded: _Recorded, own: _Position) -> int | None:
+def _find_done_version(recorded: _Recorded, own: _Position) -> int | None:
     """The position up to which the target has the rows of a partition, or of the whole table."""
-    found = _transaction(recorded, own)
+    found = _find_transaction(recorded, own)
     if found is None or found.version == NOT_FOLLOWED:
         return None
     # Releases before the first one that ends replaced positions left them as they were.
-    times = [txn.last_updated_ms or 0 for _, txn in _overlapping(recorded, own)]
+    times = [txn.last_updated_ms or 0 for _, txn in _find_overlapping(recorded, own)]
     return None if max(times, default=0) > (found.last_updated_ms or 0) else found.version
 
 
-def _overlapping(recorded: _Recorded, own: _Position) -> Iterator[tuple[_Position, SetTransaction]]:
+def _find_overlapping(
+    recorded: _Recorded, own: _Position
+) -> Iterator[tuple[_Position, SetTransaction]]:
     """The other positions that hold for rows of the same partition of the target."""
     keys = recorded if own.key is None else (own.key, None)
     for key in keys:
@@ -311,7 +315,7 @@ def _first_time(
     fresh = [_Position(table_id, key) for key, position in done.items() if position is None]
     if not fresh:
         return None
-    others = [position for own in fresh for position, _ in _overlapping(recorded, own)]
+    others = [position for own in fresh for position, _ in _find_overlapping(recorded, own)]
     if any(other.table_id != table_id for other in others):
         return "the upstream table was replaced by another one"
     if others:
@@ -338,7 +342,7 @@ def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | No
     return None
 
 
-def _ranges(
+def _plan_ranges(
     consumer: Consumer, done: Mapping[str | None, int | None]
 ) -> list[tuple[int, str | None]]:
     starts: dict[int, list[str]] = {}

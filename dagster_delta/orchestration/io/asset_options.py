@@ -84,7 +84,7 @@ def names_of(names: str | Collection[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
-def _listed(value: object) -> object:
+def _to_names(value: object) -> object:
     """One name as a list of names; keys of assets as `a/b`."""
     names = [value] if isinstance(value, str | AssetKey) else value
     if not isinstance(names, list | tuple):
@@ -107,7 +107,7 @@ def _no_truth(value: object) -> object:
     return repr(value) if isinstance(value, bool) else value
 
 
-def _texts(value: object) -> object:
+def _to_texts(value: object) -> object:
     """One value or several as texts, as partition keys are."""
     values = value if isinstance(value, list | tuple) else [value]
     if not values or any(item is None for item in values):
@@ -116,8 +116,8 @@ def _texts(value: object) -> object:
 
 
 _Count = Annotated[int, BeforeValidator(_no_truth)]
-_Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-_Values = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+_Names = Annotated[tuple[str, ...], BeforeValidator(_to_names)]
+_Values = Annotated[tuple[str, ...], BeforeValidator(_to_texts)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
 
 
@@ -235,8 +235,8 @@ def read_asset_options(
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults."""
     owner = f"asset {asset}"
-    found = _options(metadata, ASSET_KEYS, _OF_OTHERS, owner)
-    parsed = _parsed(_ASSET_METADATA, found, owner)
+    found = _find_options(metadata, ASSET_KEYS, _OF_OTHERS, owner)
+    parsed = _parse_options(_ASSET_METADATA, found, owner)
     given: dict[str, Any] = {
         option.name: getattr(parsed, option.name)
         for option in fields(AssetOptions)
@@ -256,8 +256,8 @@ def read_asset_options(
 
 def read_input_options(metadata: Mapping[str, object], owner: str) -> InputOptions:
     """The options of one input; `owner` names it in errors."""
-    found = _options(metadata, INPUT_KEYS, _OF_OTHER_INPUTS, owner)
-    return _parsed(_INPUT_METADATA, found, owner)
+    found = _find_options(metadata, INPUT_KEYS, _OF_OTHER_INPUTS, owner)
+    return _parse_options(_INPUT_METADATA, found, owner)
 
 
 def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -> None:
@@ -313,7 +313,7 @@ def check_shared(options: AssetOptions, *, asset: str) -> None:
         )
 
 
-def _options(
+def _find_options(
     metadata: Mapping[str, object], known: frozenset[str], foreign: str, owner: str
 ) -> dict[str, object]:
     """Option name to its plain value; refuses keys that resemble an option."""
@@ -354,7 +354,7 @@ def _is_another_word(name: str, option: str) -> bool:
     return is_longer or (option.startswith(name) and len(option) > len(name) + 1)
 
 
-def _parsed(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:
+def _parse_options(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:
     try:
         return kind.validate_python(found)
     except ValidationError as error:

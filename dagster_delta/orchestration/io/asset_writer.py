@@ -243,9 +243,9 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     write = _claim_table(write, table, before)
     try:
         if write.options.mode == "merge":
-            result = _merge(write, table, data, creates_table=before is None)
+            result = _merge_rows(write, table, data, creates_table=before is None)
         else:
-            result = _append(write, table, data)
+            result = _append_rows(write, table, data)
     except TableAlreadyExists as error:
         error.message = (
             f"{_name_present(write)} of {write.name} exists already, and the mode is error; set "
@@ -299,7 +299,7 @@ def _is_done(write: AssetWrite, table: Snapshot) -> bool:
     return StatementOptions(idempotency=write.idempotency).found_done(table) is not None
 
 
-def _append(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
+def _append_rows(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
     options = write.options
     return table.append(
         data,
@@ -319,7 +319,7 @@ def _append(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
     )
 
 
-def _merge(
+def _merge_rows(
     write: AssetWrite, table: DeltaTable, data: object, *, creates_table: bool
 ) -> CommitResult:
     options, within = write.options, write.within

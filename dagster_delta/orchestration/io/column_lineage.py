@@ -31,7 +31,7 @@ class UpstreamColumns(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _analysis() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (SqlglotError, ValueError) as error:
@@ -40,7 +40,7 @@ def _analysis() -> Iterator[None]:
         ) from error
 
 
-@_analysis()
+@_translate_errors()
 def sql_column_lineage(
     sql: str,
     tables: Mapping[str, UpstreamColumns],
@@ -68,7 +68,7 @@ def sql_column_lineage(
             {"orders": UpstreamColumns(ORDERS, orders.columns), "rates": …},
         )
     """
-    query, qualified, schema = _qualified(sql, tables, dialect)
+    query, qualified, schema = _qualify_query(sql, tables, dialect)
     written = query.named_selects
     names = qualified.named_selects
     if columns is None:
@@ -84,12 +84,12 @@ def sql_column_lineage(
     deps = {}
     for column, name in zip(columns, names, strict=True):
         root = lineage(name, qualified, schema, dialect=dialect, scope=scope)
-        if found := set(_sources(root, tables)):
+        if found := set(_find_sources(root, tables)):
             deps[column] = sorted(found, key=lambda dep: (dep.asset_key.path, dep.column_name))
     return TableColumnLineage(deps)
 
 
-@_analysis()
+@_translate_errors()
 def sql_columns_read(
     sql: str, tables: Mapping[str, UpstreamColumns], *, dialect: Literal["spark", "duckdb"]
 ) -> dict[AssetKey, set[str]]:
@@ -99,14 +99,14 @@ def sql_columns_read(
         UnsupportedExpression: the query cannot be analysed, or reads columns without their names.
     """
     read: dict[AssetKey, set[str]] = {}
-    query, qualified, _ = _qualified(sql, tables, dialect)
+    query, qualified, _ = _qualify_query(sql, tables, dialect)
     unseen = {id(column) for column in qualified.find_all(exp.Column)}
     for scope in traverse_scope(qualified):
         for column in scope.columns:
             unseen.discard(id(column))
             source = scope.sources.get(column.table)
             if isinstance(source, exp.Table):
-                for dep in _named(column.name, source, tables):
+                for dep in _find_column(column.name, source, tables):
                     read.setdefault(dep.asset_key, set()).add(dep.column_name)
     # `* EXCLUDE (a)` needs a, and the star of COUNT(*) no column.
     unseen |= {id(star) for star in query.find_all(exp.Star) if any(star.args.values())}
@@ -116,7 +116,7 @@ def sql_columns_read(
     return read
 
 
-def _qualified(
+def _qualify_query(
     sql: str, tables: Mapping[str, UpstreamColumns], dialect: str
 ) -> tuple[exp.Query, Any, dict[str, object]]:
     """A query, the same with qualified names, and the schema of its tables."""
@@ -133,13 +133,13 @@ def _qualified(
     return query, qualified, schema
 
 
-def _sources(root: Node, tables: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
+def _find_sources(root: Node, tables: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
     for node in root.walk():
         if not node.downstream and isinstance(node.expression, exp.Table):
-            yield from _named(exp.to_column(node.name).name, node.expression, tables)
+            yield from _find_column(exp.to_column(node.name).name, node.expression, tables)
 
 
-def _named(
+def _find_column(
     column: str, source: exp.Table, tables: Mapping[str, UpstreamColumns]
 ) -> Iterator[TableColumnDep]:
     """The column of an upstream table that a name in a query means, if it is one."""

@@ -193,37 +193,37 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             PartitionMismatch: a row is outside the partitions of the run.
             DeltaError: the options, the data or the table do not fit.
         """
-        name = _name(context)
+        name = _name_value(context)
         if obj is None and context.dagster_type.kind.name == "NOTHING":
             return
-        observers = self._observers()
+        observers = self._make_observers()
         for observer in observers:
             observer.before_write()
-        value = self._value(context, obj)
+        value = self._wrap_value(context, obj)
         options = self._options_of_output(context, value, name)
         # Without rows, nothing has to say which of them belong to a partition.
-        partitions = None if obj is None else _partitions(context, options, name)
+        partitions = None if obj is None else _make_partitions_slice(context, options, name)
         if options.mode == "overwrite" and not value.has_own_mode:
             _check_overwrite(context, options, name, is_partitioned=partitions is not None)
-        write = self._write(context, name, options, partitions)
+        write = self._make_write(context, name, options, partitions)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
             report_nothing(context, written)
             return
-        table_name = options.qualified_name(*_identity(context))
+        table_name = options.qualified_name(*_find_identity(context))
         report_write(context, written, work, table_name=table_name)
         for observer in observers:
             observer.after_write(context, written)
 
-    def _observers(self) -> list[TableObserver]:
+    def _make_observers(self) -> list[TableObserver]:
         return [OpenLineageObserver()] if self.openlineage else []
 
     def _options_of_output(
         self, context: dg.OutputContext, value: AssetValue, name: str
     ) -> AssetOptions:
         metadata = context.definition_metadata
-        options = read_asset_options(metadata, self._defaults(), asset=name)
+        options = read_asset_options(metadata, self._make_defaults(), asset=name)
         noted = context.output_metadata
         if options.mode == "merge" and not value.has_own_mode:
             merge = {key: noted[key] for key in MERGE_KEYS & noted.keys()}
@@ -238,11 +238,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             check_merge(options, metadata, asset=name)
         return options
 
-    def _value(self, context: dg.OutputContext, obj: object) -> AssetValue:
+    def _wrap_value(self, context: dg.OutputContext, obj: object) -> AssetValue:
         """The value with its writer, and its rows in a form that can be written."""
 
         def convert(rows: object) -> object:
-            return rows_to_write(rows, _annotation(context), self.type_handlers())
+            return rows_to_write(rows, _find_annotation(context), self.type_handlers())
 
         if obj is None:
             return NoRows(is_expected=context.dagster_type.kind.name == "NULLABLE")
@@ -251,7 +251,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         rows = convert(obj)
         return PartitionFrames(rows) if isinstance(rows, dict) else Rows(rows)
 
-    def _write(
+    def _make_write(
         self,
         context: dg.OutputContext,
         name: str,
@@ -259,11 +259,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         partitions: Slice | None,
     ) -> AssetWrite:
         facts = run_facts(context, () if partitions is None else partitions.parts)
-        uri = options.table_uri(self.root_uri, *_identity(context))
+        uri = options.table_uri(self.root_uri, *_find_identity(context))
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
         elif options.table_name is None and facts.run_id is not None:
-            place = "/".join(filter(None, options.table_path(*_identity(context))))
+            place = "/".join(filter(None, options.table_path(*_find_identity(context))))
             marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
             options = options.with_values(table_properties={**options.table_properties, **marks})
         return AssetWrite(
@@ -289,30 +289,30 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         """
         upstream = context.upstream_output
         metadata = {} if upstream is None else upstream.definition_metadata
-        name = _name(context)
-        options = read_asset_options(metadata, self._defaults(), asset=name)
+        name = _name_value(context)
+        options = read_asset_options(metadata, self._make_defaults(), asset=name)
         # Outside of a run, as by load_asset_value of Definitions, an input has no name.
         input_name = context.name if context.has_input_name else name
         wanted = read_input_options(context.definition_metadata, f"the input {input_name!r}")
         handler = type_handler_of(
-            _annotation(context),
+            _find_annotation(context),
             self.default_load_type,
             name=input_name,
             handlers=(*self.type_handlers(), *TABLE_TYPES),
         )
         elsewhere = declared_location(metadata) if context.has_asset_key else None
-        uri = elsewhere or options.table_uri(self.root_uri, *_identity(context))
+        uri = elsewhere or options.table_uri(self.root_uri, *_find_identity(context))
         try:
-            table = self._open(uri, name)
+            table = self._open_table(uri, name)
         except TableNotFound:
-            if not takes_none(_annotation(context)):
+            if not takes_none(_find_annotation(context)):
                 raise
             context.log.info(f"{name} has no Delta table yet: the input {input_name} is None")
             return None
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None and elsewhere is None:
             check_read(snapshot, name, options)
-        partitions = _partitions(context, options, name)
+        partitions = _make_partitions_slice(context, options, name)
         within = partitions or owned_slice(options.owned_rows, asset=name)
 
         def scan_of(part: Slice | None) -> Scan:
@@ -330,7 +330,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         by_partition = None if partitions is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
-        for observer in self._observers():
+        for observer in self._make_observers():
             observer.after_read(context, snapshot)
         return value
 
@@ -352,7 +352,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         """
         try:
             uri = self.asset_table_uri(asset_key, metadata)
-            return self._open(uri, asset_key.to_user_string())
+            return self._open_table(uri, asset_key.to_user_string())
         except TableNotFound:
             return None
 
@@ -390,9 +390,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             InvalidArgument: the metadata is invalid.
         """
         name = asset_key.to_user_string()
-        return read_asset_options(metadata, self._defaults(), asset=name)
+        return read_asset_options(metadata, self._make_defaults(), asset=name)
 
-    def _defaults(self) -> AssetOptions:
+    def _make_defaults(self) -> AssetOptions:
         return AssetOptions(
             mode=self.mode,
             schema_mode=self.schema_mode,
@@ -404,7 +404,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             show_history=self.show_history,
         )
 
-    def _open(self, uri: str, name: str) -> DeltaTable:
+    def _open_table(self, uri: str, name: str) -> DeltaTable:
         try:
             return DeltaTable(
                 uri,
@@ -435,21 +435,21 @@ def delta_io_manager(resources: object, key: str, *, asset: str) -> DeltaIOManag
     return manager
 
 
-def _name(context: dg.OutputContext | dg.InputContext) -> str:
+def _name_value(context: dg.OutputContext | dg.InputContext) -> str:
     return context.asset_key.to_user_string() if context.has_asset_key else context.name
 
 
-def _identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey | None, str]:
+def _find_identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey | None, str]:
     """Asset key and name; one of them names the table."""
     if context.has_asset_key:
-        return context.asset_key, _name(context)
+        return context.asset_key, _name_value(context)
     output = context.upstream_output if isinstance(context, dg.InputContext) else context
     if output is None or current_execution() is None:
         return None, context.name
-    return None, _identifier(output).replace(".", "-").replace("[", "-").replace("]", "")
+    return None, _join_identifier(output).replace(".", "-").replace("[", "-").replace("]", "")
 
 
-def _identifier(output: dg.OutputContext) -> str:
+def _join_identifier(output: dg.OutputContext) -> str:
     """The run that wrote an output, its step, name and mapping key, as in Dagster's own IO
     managers: runs of one job share no table, and a re-execution reads the outputs of the steps that
     it skips. Names of Dagster have no hyphens. Empty outside of a run.
@@ -457,7 +457,7 @@ def _identifier(output: dg.OutputContext) -> str:
     return "" if current_execution() is None else "-".join(output.get_identifier())
 
 
-def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
+def _find_annotation(context: dg.OutputContext | dg.InputContext) -> object:
     """The annotation of the value; `Any` if a unit test builds the context without a type."""
     try:
         return context.dagster_type.typing_type
@@ -465,7 +465,7 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
         return Any
 
 
-def _partitions(
+def _make_partitions_slice(
     context: dg.OutputContext | dg.InputContext, options: AssetOptions, name: str
 ) -> Slice | None:
     """The rows of the partitions of the run; None if the run has none of the value. Those of an
@@ -495,7 +495,7 @@ def _check_overwrite(
     """Refuse to replace all partitions, or the rows of another mapping key."""
     if not context.has_asset_key:
         has_partitions = options.partition_expr is not None
-        is_one_of_many = context.mapping_key is not None or "[" in _identifier(context)
+        is_one_of_many = context.mapping_key is not None or "[" in _join_identifier(context)
         if options.table_name is not None and is_one_of_many:
             raise InvalidArgument(
                 f"the output {name} has a value for each mapping key, and one table by table_name, "

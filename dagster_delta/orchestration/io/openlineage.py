@@ -64,13 +64,15 @@ def openlineage_dataset(
     Examples:
         openlineage_dataset(DeltaTable("s3://lake/raw/flights").snapshot())
     """
-    dataset = _dataset(snapshot)
+    dataset = _make_dataset(snapshot)
     if column_sources:
         fields = {
-            column: {"inputFields": [{**_name(uri), "field": name} for uri, name in sources]}
+            column: {
+                "inputFields": [{**_name_dataset(uri), "field": name} for uri, name in sources]
+            }
             for column, sources in column_sources.items()
         }
-        dataset["facets"]["columnLineage"] = _facet("columnLineage", fields=fields)
+        dataset["facets"]["columnLineage"] = _make_facet("columnLineage", fields=fields)
     (commit,) = history(snapshot, 1)
     metrics = commit.operation_metrics
     found = {
@@ -78,7 +80,7 @@ def openlineage_dataset(
         for field, names in _STATISTICS.items()
         if any(name in metrics for name in names)
     }
-    output = {"outputStatistics": _facet("outputStatistics", **found)} if found else {}
+    output = {"outputStatistics": _make_facet("outputStatistics", **found)} if found else {}
     return {**dataset, "outputFacets": output}
 
 
@@ -105,7 +107,7 @@ class OpenLineageObserver(TableObserver):
             given = getattr(context.output_metadata.get("dagster/column_lineage"), "value", None)
             client = OpenLineageClient()
             lineage = given or written.column_lineage
-            for event in _events(event_v2, context, written.snapshot, lineage):
+            for event in _make_events(event_v2, context, written.snapshot, lineage):
                 client.emit(event)
             client.close()
         except Exception as error:  # noqa: BLE001  the rows are written, and a retry repeats them
@@ -116,12 +118,12 @@ class OpenLineageObserver(TableObserver):
         if (notes := step_notes()) is not None and context.has_asset_key:
             inputs = notes.setdefault("openlineage", {})
             inputs[context.asset_key.to_user_string()] = {
-                **_dataset(snapshot),
+                **_make_dataset(snapshot),
                 "uri": snapshot.store.location.uri,
             }
 
 
-def _events(
+def _make_events(
     event_v2: Any,  # noqa: ANN401  the module
     context: OutputContext,
     snapshot: Snapshot,
@@ -142,7 +144,7 @@ def _events(
     facts = run_facts(context, ())
     # One run of Dagster has several steps, and a run of OpenLineage is one of one job.
     run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"dagster:{facts.run_id}:{facts.output}"))
-    parent: Any = _facet(
+    parent: Any = _make_facet(
         "parent",
         run={"runId": facts.run_id},
         job={"namespace": "dagster", "name": facts.job_name},
@@ -165,21 +167,21 @@ def _events(
     ]
 
 
-def _dataset(snapshot: Snapshot) -> dict[str, Any]:
+def _make_dataset(snapshot: Snapshot) -> dict[str, Any]:
     columns = [
         {"name": field.name, "type": str(field.data_type)}
         | ({"description": field.comment} if field.comment else {})
         for field in snapshot.schema
     ]
     facets = {
-        "schema": _facet("schema", fields=columns),
-        "version": _facet("version", datasetVersion=str(snapshot.version)),
-        "storage": _facet("storage", storageLayer="delta", fileFormat="parquet"),
+        "schema": _make_facet("schema", fields=columns),
+        "version": _make_facet("version", datasetVersion=str(snapshot.version)),
+        "storage": _make_facet("storage", storageLayer="delta", fileFormat="parquet"),
     }
-    return {**_name(snapshot.store.location.uri), "facets": facets}
+    return {**_name_dataset(snapshot.store.location.uri), "facets": facets}
 
 
-def _name(uri: str) -> dict[str, str]:
+def _name_dataset(uri: str) -> dict[str, str]:
     scheme, separator, rest = canonical_uri(uri).partition("://")
     if not separator or scheme == "file":
         return {"namespace": "file", "name": rest or uri}
@@ -187,7 +189,7 @@ def _name(uri: str) -> dict[str, str]:
     return {"namespace": f"{scheme}://{authority}", "name": path.rstrip("/") or "/"}
 
 
-def _facet(name: str, **content: object) -> dict[str, object]:
+def _make_facet(name: str, **content: object) -> dict[str, object]:
     version_and_class = _FACETS[name]
     definition = version_and_class.partition("/")[2]
     url = f"https://openlineage.io/spec/facets/{version_and_class}.json#/$defs/{definition}"

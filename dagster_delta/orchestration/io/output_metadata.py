@@ -81,27 +81,34 @@ def report_write(
     """Report a commit to Dagster with the data version of the asset, unless its function has set
     one, and warn of what may surprise.
     """
-    _log(context, written)
+    _log_commit(context, written)
     snapshot = written.snapshot
     execution = current_execution()
     if context.has_asset_key and execution is not None:
         asset_key, instance = context.asset_key, execution.instance
         if not execution.get_step_execution_context().has_data_version(asset_key):
-            found = _optional(
+            found = _read_optional(
                 context, "data version", lambda: data_version_tags(snapshot, instance, asset_key)
             )
             for value in found.values():
                 execution.set_data_version(asset_key, DataVersion(value))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
-    by_key = _optional(context, "figures per partition", lambda: _by_partition(written))
+    by_key = _read_optional(context, "figures per partition", lambda: _by_partition(written))
     count = written.write.options.show_history
-    history = _optional(context, "history", lambda: history_metadata(snapshot, count))
-    sample = _optional(context, "sample rows", lambda: _sample(written))
-    statistics = _optional(context, "column statistics", lambda: _column_statistics(written))
+    history = _read_optional(context, "history", lambda: history_metadata(snapshot, count))
+    sample = _read_optional(context, "sample rows", lambda: _read_sample(written))
+    statistics = _read_optional(context, "column statistics", lambda: _column_statistics(written))
     effect = _effect_of_run(written, by_key)
     context.add_output_metadata(
         shown(
-            table, _facts(written), effect, history, sample, statistics, written.metadata, further
+            table,
+            _collect_facts(written),
+            effect,
+            history,
+            sample,
+            statistics,
+            written.metadata,
+            further,
         )
     )
     run = written.write.partitions_of_run
@@ -114,7 +121,7 @@ def _effect_of_run(
     written: WrittenAsset, by_key: Mapping[str, Mapping[str, int]]
 ) -> Mapping[str, object]:
     """What the write changed, on the materialization of every partition of the run."""
-    effect: dict[str, object] = {**_effect(written)}
+    effect: dict[str, object] = {**_collect_counts(written)}
     run = written.write.partitions_of_run
     keys = () if run is None else run.parts
     if len(keys) < 2:
@@ -136,7 +143,7 @@ def report_nothing(context: OutputContext, written: NothingWritten) -> None:
     context.add_output_metadata(shown({"delta/skipped": written.reason}, written.metadata))
 
 
-def _facts(written: WrittenAsset) -> dict[str, object]:
+def _collect_facts(written: WrittenAsset) -> dict[str, object]:
     """What was done, without figures."""
     lineage, options = written.column_lineage, written.write.options
     merge = options.merge_config or MergeConfig()
@@ -161,7 +168,7 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
     }
 
 
-def _effect(written: WrittenAsset) -> dict[str, int | str]:
+def _collect_counts(written: WrittenAsset) -> dict[str, int | str]:
     metrics = written.metrics
     rows = {f"delta/rows_{deed}": count for deed, count in rows_by_deed(metrics).items()}
     return rows | {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
@@ -195,7 +202,7 @@ def _by_partition(written: WrittenAsset) -> dict[str, dict[str, int]]:
     }
 
 
-def _sample(written: WrittenAsset) -> RawMetadata:
+def _read_sample(written: WrittenAsset) -> RawMetadata:
     """A few rows of the table, or of the partitions of the run, read from its data files."""
     options, schema = written.write.options, written.snapshot.schema
     if not options.sample_rows:
@@ -216,7 +223,7 @@ def _column_statistics(written: WrittenAsset) -> RawMetadata:
     return {"delta/column_statistics": column_statistics(snapshot, options.masked_columns)}
 
 
-def _optional(
+def _read_optional(
     context: OutputContext, what: str, read: Callable[[], Mapping[str, T]]
 ) -> Mapping[str, T]:
     """Metadata that a run does not fail for: its rows are written, and a retry repeats them."""
@@ -227,12 +234,12 @@ def _optional(
         return {}
 
 
-def _log(context: OutputContext, written: WrittenAsset) -> None:
+def _log_commit(context: OutputContext, written: WrittenAsset) -> None:
     """The commit in one line: in a terminal there is no page with the metadata."""
     write, snapshot = written.write, written.snapshot
     figures = [
         f"{int(value):,} {key.partition('/')[2].replace('_', ' ')}"
-        for key, value in _effect(written).items()
+        for key, value in _collect_counts(written).items()
         if str(value).isdecimal() and int(value)
     ]
     done = f"{write.name}: version {snapshot.version} of {snapshot.store.location.uri}"
@@ -293,7 +300,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
         "loaded_as": annotation_of(handler),
     }
     if scan.where is not None:
-        facts["where"] = _cut(scan.where.sql)
+        facts["where"] = _shorten_sql(scan.where.sql)
     if len(scan.columns) < len(snapshot.schema):
         facts["columns"] = list(scan.columns)
     if handler.name in OPENED_ONLY:
@@ -302,7 +309,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
     if not snapshot.is_unread:
         files = {"files": scan.num_files, "of_files": snapshot.num_files, "bytes": scan.size_bytes}
         facts |= files
-    rows = _rows(value)
+    rows = _count_rows(value)
     if rows is not None:
         facts["rows"] = rows
     return facts
@@ -329,14 +336,14 @@ def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataVal
         context.add_input_metadata(metadata)
 
 
-def _cut(sql: str) -> str:
+def _shorten_sql(sql: str) -> str:
     return sql if len(sql) <= _MAX_WHERE_CHARACTERS else f"{sql[:_MAX_WHERE_CHARACTERS]} …"
 
 
-def _rows(value: object) -> int | None:
+def _count_rows(value: object) -> int | None:
     """Row count of a frame or table in memory; None for a lazy value."""
     if isinstance(value, dict):
-        counts = [_rows(frame) for frame in value.values()]
+        counts = [_count_rows(frame) for frame in value.values()]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
     if type(value).__module__.partition(".")[0] == "pyspark":

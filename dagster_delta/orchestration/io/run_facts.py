@@ -149,7 +149,7 @@ def step_notes() -> dict[str, dict[str, Any]] | None:
 def _first_attempt(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
     while (parent_id := run.tags.get(_PARENT_RUN_TAG)) is not None:
         parent = instance.get_run_by_id(parent_id)
-        if not _continues(run, parent):
+        if not _is_continuation(run, parent):
             break
         if parent is None:
             return parent_id
@@ -157,7 +157,7 @@ def _first_attempt(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
     return run.run_id
 
 
-def _continues(run: dg.DagsterRun, parent: dg.DagsterRun | None) -> bool:
+def _is_continuation(run: dg.DagsterRun, parent: dg.DagsterRun | None) -> bool:
     """Whether Dagster itself started the run to finish the work of its parent.
 
     Where a tag may be a copy of the parent's, it does not count: rows that are appended again can

@@ -62,7 +62,7 @@ def delta_sql_asset(
     """
     check_choice(name, "engine", engine, Literal["arrow", "spark"])
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
-    query = _query(name, sql, {table: table for table in keys})
+    query = _fill_in_names(name, sql, {table: table for table in keys})
     shown: RawMetadata = {QUERY_KEY: dg.MetadataValue.md(f"```sql\n{query}\n```")}
     kind: Any = SCAN_INPUT
     if engine == "spark":
@@ -74,11 +74,11 @@ def delta_sql_asset(
     kinds = {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"}
     options = {"kinds": kinds, **asset_options, "ins": {**inputs, **given}, "metadata": metadata}
     define = dg.asset(name=name, io_manager_key=io_manager_key, **options)
-    compute = _computation(name, sql, keys, engine, size_bytes(memory_limit), shown)
+    compute = _make_compute(name, sql, keys, engine, size_bytes(memory_limit), shown)
     return cast("dg.AssetsDefinition", define(compute))
 
 
-def _computation(
+def _make_compute(
     name: str,
     sql: str,
     keys: Mapping[str, dg.AssetKey],
@@ -101,7 +101,7 @@ def _computation(
             table: given.column_names if isinstance(given, pa.Table) else given.columns
             for table, given in tables.items()
         }
-        lineage = _lineage(qualified, keys, columns, names, dialect)
+        lineage = _derive_lineage(qualified, keys, columns, names, dialect)
         return dg.Output(rows, metadata=shown | lineage)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -110,7 +110,7 @@ def _computation(
     return compute
 
 
-def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
+def _fill_in_names(name: str, sql: str, names: Mapping[str, str]) -> str:
     if not names:
         raise InvalidArgument(f"{name} has no upstream asset to query")
     if odd := [table for table in names if not table.isidentifier() or table == "context"]:
@@ -139,14 +139,14 @@ def _qualified_query(name: str, sql: str, tables: Iterable[str], quote: str) -> 
     """
     quoted = {table: f"{quote}{table}{quote}" for table in tables}
     names = {table: f"{REGISTERED}.{identifier}" for table, identifier in quoted.items()}
-    query = _query(name, sql, names)
+    query = _fill_in_names(name, sql, names)
     for identifier in quoted.values():
         # `{flights}.carrier` and `{flights}.*`: DuckDB refuses a star after a qualified name.
         query = query.replace(f"{REGISTERED}.{identifier}.", f"{identifier}.")
     return query
 
 
-def _lineage(
+def _derive_lineage(
     query: str,
     keys: Mapping[str, dg.AssetKey],
     columns: Mapping[str, Sequence[str]],

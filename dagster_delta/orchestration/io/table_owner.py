@@ -52,7 +52,7 @@ def check_owner(
     if owner is None or owner == wanted:
         return
     if not options.shared_table and owner not in options.renamed_from:
-        raise _refusal(asset_key or "this output", owner, snapshot)
+        raise _make_error(asset_key or "this output", owner, snapshot)
     if wanted is None:
         return
     record_property(table, OWNER_PROPERTY, wanted, commit_info)
@@ -69,7 +69,7 @@ def record_property(
             raise
 
 
-def _refusal(
+def _make_error(
     name: str, owner: str, snapshot: Snapshot, *, would: str = "replace or add to"
 ) -> InvalidArgument:
     if owner == SHARED:
@@ -103,7 +103,7 @@ def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> Non
         return
     if options.shared_table or options.table_name is not None:
         return
-    raise _refusal(asset_key, owner, snapshot, would="read as its own")
+    raise _make_error(asset_key, owner, snapshot, would="read as its own")
 
 
 def _latest_writer(snapshot: Snapshot) -> str | None:

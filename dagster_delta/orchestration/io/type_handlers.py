@@ -179,8 +179,8 @@ def type_handler_of(
         if default is None:
             raise InvalidArgument(
                 f"the input {name!r} has no type annotation, or `list` alone: annotate it with one "
-                f"of {_annotations(handlers)}, or set default_load_type on the DeltaIOManager to "
-                f"one of {', '.join(_names(handlers))}"
+                f"of {_list_annotations(handlers)}, or set default_load_type on the "
+                f"DeltaIOManager to one of {', '.join(_list_names(handlers))}"
             )
         return handler_named(default, handlers)
     wanted = without_none(annotation)
@@ -194,7 +194,7 @@ def type_handler_of(
         return _FramesByPartition(type_handler_of(frame, None, name=name, handlers=handlers))
     raise InvalidArgument(
         f"the input {name!r} is annotated with {wanted}, and a Delta table can be loaded as "
-        f"one of {_annotations(handlers)}, or as dict[str, …] of one, by partition key; a "
+        f"one of {_list_annotations(handlers)}, or as dict[str, …] of one, by partition key; a "
         "TypeHandler in type_handlers of the IO manager adds a type"
     )
 
@@ -220,7 +220,7 @@ def rows_to_write(
 
 def annotation_of(handler: TypeHandler[Any]) -> str:
     """The first type of a handler, as in an annotation."""
-    return _spelled(handler.supported_types[0])
+    return _spell_type(handler.supported_types[0])
 
 
 def takes_none(annotation: object) -> bool:
@@ -243,7 +243,7 @@ def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandle
         if handler.name == name:
             return handler
     raise InvalidArgument(
-        f"default_load_type is one of {', '.join(_names(handlers))}, not {name!r}"
+        f"default_load_type is one of {', '.join(_list_names(handlers))}, not {name!r}"
     )
 
 
@@ -254,15 +254,15 @@ def _frame_of(annotation: object) -> object:
     return without_none(get_args(annotation)[1])
 
 
-def _names(handlers: Sequence[TypeHandler[Any]]) -> list[str]:
+def _list_names(handlers: Sequence[TypeHandler[Any]]) -> list[str]:
     return [handler.name for handler in handlers if handler.name is not None]
 
 
-def _annotations(handlers: Sequence[TypeHandler[Any]]) -> str:
-    return ", ".join(_spelled(kind) for handler in handlers for kind in handler.supported_types)
+def _list_annotations(handlers: Sequence[TypeHandler[Any]]) -> str:
+    return ", ".join(_spell_type(kind) for handler in handlers for kind in handler.supported_types)
 
 
-def _spelled(supported: object) -> str:
+def _spell_type(supported: object) -> str:
     if isinstance(supported, type) and get_origin(supported) is None:
         return f"{supported.__module__.partition('.')[0]}.{supported.__qualname__}"
     return str(supported)
@@ -271,7 +271,7 @@ def _spelled(supported: object) -> str:
 def _is_type(annotation: object, supported: object) -> bool:
     """Whether an annotation is a supported type. Dagster gives `typing.List[T]` for `list[T]`."""
     if isinstance(supported, str):
-        return _qualified(annotation) == supported
+        return _qualify_name(annotation) == supported
     if get_origin(supported) is None or get_origin(annotation) is None:
         return bool(annotation == supported)
     arguments, wanted = get_args(annotation), get_args(supported)
@@ -284,7 +284,7 @@ def _is_type(annotation: object, supported: object) -> bool:
 
 def _is_instance(value: object, supported: object) -> bool:
     if isinstance(supported, str):
-        return any(_qualified(parent) == supported for parent in type(value).__mro__)
+        return any(_qualify_name(parent) == supported for parent in type(value).__mro__)
     return (
         isinstance(supported, type)
         and get_origin(supported) is None
@@ -292,7 +292,7 @@ def _is_instance(value: object, supported: object) -> bool:
     )
 
 
-def _qualified(annotation: object) -> str:
+def _qualify_name(annotation: object) -> str:
     """`package.ClassName`: classes are defined in submodules that users do not name."""
     package = getattr(annotation, "__module__", "").partition(".")[0]
     return f"{package}.{getattr(annotation, '__name__', '')}"

@@ -82,7 +82,7 @@ class PartitionMapping:
         """
         mapped = MappedKeys()
         for values in partitions:
-            found = self._keys(values, timestamp_columns)
+            found = self._map_values(values, timestamp_columns)
             keys = [key for key in found if self.has(key)]
             later = [key for key in found if key not in keys and self.will_have(key)]
             if not keys and not later:
@@ -93,15 +93,15 @@ class PartitionMapping:
 
     def has(self, key: str) -> bool:
         """Whether the asset has a partition, or gets it, as a dynamic one, when it is requested."""
-        sides = self._sides(key)
-        return bool(sides) and all(_has(*side) for side in sides)
+        sides = self._split_key(key)
+        return bool(sides) and all(_has_key(*side) for side in sides)
 
     def will_have(self, key: str) -> bool:
         """Whether the asset has a partition, or has it when a time window has ended."""
-        sides = self._sides(key)
-        return bool(sides) and all(_has(*side) or _will_have(*side) for side in sides)
+        sides = self._split_key(key)
+        return bool(sides) and all(_has_key(*side) or _will_have(*side) for side in sides)
 
-    def _sides(self, key: str) -> list[tuple[dg.PartitionsDefinition[Any], str]]:
+    def _split_key(self, key: str) -> list[tuple[dg.PartitionsDefinition[Any], str]]:
         """The dimensions, each with its part of a key; none for a key of other dimensions, as a
         cursor may have it from before the definition was changed.
         """
@@ -125,7 +125,7 @@ class PartitionMapping:
                     requests.append(definition.build_add_request(missing))
         return requests
 
-    def _keys(
+    def _map_values(
         self, values: Mapping[str, str | None], timestamp_columns: Collection[str]
     ) -> list[str]:
         if self._keys_of is not None:
@@ -224,7 +224,7 @@ def _without_exclusions(definition: dg.PartitionsDefinition[Any]) -> dg.Partitio
     )
 
 
-def _has(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
+def _has_key(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
     return isinstance(definition, dg.DynamicPartitionsDefinition) or (
         definition.has_partition_key(key)
     )

@@ -72,10 +72,10 @@ def select_partitions(
     parts = [keys_by_dimension(partitions_def, key) for key in distinct]
     boxes = tuple(
         tuple(
-            _slice(definition, side, column)
+            _make_slice(definition, side, column)
             for (column, definition), side in zip(columns.values(), sides, strict=True)
         )
-        for sides in _boxes([tuple(key[name] for name in columns) for key in parts])
+        for sides in _find_boxes([tuple(key[name] for name in columns) for key in parts])
     )
     return PartitionSelection(tuple(map(str, distinct)), boxes)
 
@@ -137,7 +137,7 @@ def dimension_columns(
     raise InvalidArgument(f"the partition_expr {partition_expr!r} of {owner} has to {wanted}")
 
 
-def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+def _find_boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
     """The fewest products (found greedily) whose union is exactly these cells.
 
     Cells that differ only in the last coordinate are joined first, then groups with the same set of
@@ -157,11 +157,11 @@ def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]
     return [
         (tuple(firsts), *box)
         for rests, firsts in firsts_by_rest.items()
-        for box in _boxes(list(rests))
+        for box in _find_boxes(list(rests))
     ]
 
 
-def _slice(
+def _make_slice(
     partitions_def: dg.PartitionsDefinition[Any], keys: Iterable[str], column: str
 ) -> DimensionSlice:
     distinct = sorted(set(keys))

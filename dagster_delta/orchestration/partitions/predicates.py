@@ -88,7 +88,7 @@ def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[obje
     if data_type == PrimitiveType("string"):
         return dimension.keys
     if _is_integer(data_type):
-        return tuple(_digits(key, dimension.column, data_type) for key in dimension.keys)
+        return tuple(_parse_digits(key, dimension.column, data_type) for key in dimension.keys)
     if data_type == PrimitiveType("date"):
         days = [days_of_window(window) for window in dimension.windows]
         if all(start + timedelta(days=1) == end for start, end in days):
@@ -206,11 +206,11 @@ def _keys_by_value(keys: tuple[str, ...], data_type: DataType) -> dict[object, l
     return found
 
 
-def _digits(key: str, column: str, data_type: DataType) -> int:
+def _parse_digits(key: str, column: str, data_type: DataType) -> int:
     """`2013-01-31` as 20130131: a day, a month or a year in an integer column."""
     # A key with the name of a month would lose it, and mean the whole year.
     if not _NUMERIC_KEY.fullmatch(key):
-        raise _unfit(key, column, data_type)
+        raise _make_key_error(key, column, data_type)
     return int(re.sub(r"[^0-9]", "", key))
 
 
@@ -241,15 +241,15 @@ def _parse_key(key: str, data_type: DataType, column: str) -> object:
             case _:
                 pass
     except (ValueError, KeyError, InvalidOperation) as error:
-        raise _unfit(key, column, data_type) from error
-    raise _unfit(key, column, data_type)
+        raise _make_key_error(key, column, data_type) from error
+    raise _make_key_error(key, column, data_type)
 
 
 def _digits_of(number: Decimal) -> str:
     return f"{abs(number):f}".replace(".", "").lstrip("0")
 
 
-def _unfit(key: str, column: str, data_type: DataType) -> InvalidArgument:
+def _make_key_error(key: str, column: str, data_type: DataType) -> InvalidArgument:
     return InvalidArgument(
         f"partition key {key!r} cannot be a value of type {data_type}, which is the type of the "
         "column that partition_expr names; name another column, or change the partition keys",

@@ -505,7 +505,7 @@ def test_a_table_that_was_created_again_in_its_log_is_refreshed(lake, source):
 def test_a_table_that_returns_is_read_in_full(lake, source, monkeypatch, is_older_release):
     """Two tables that are swapped, as in a blue-green deployment."""
     if is_older_release:
-        monkeypatch.setattr(consumption, "_replaced", lambda *_: ())
+        monkeypatch.setattr(consumption, "_end_replaced", lambda *_: ())
     assets = copy(source)
     lake.materialize(*assets)
     place, aside = Path(source.uri), Path(f"{source.uri}_other")

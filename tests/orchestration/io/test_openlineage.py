@@ -18,7 +18,7 @@ from dagster_delta import (
     delta_sql_asset,
     openlineage_dataset,
 )
-from dagster_delta.orchestration.io.openlineage import _name
+from dagster_delta.orchestration.io.openlineage import _name_dataset
 
 
 def test_a_commit_of_another_writer_is_a_dataset(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_statistics_are_those_of_the_commit(tmp_path: Path) -> None:
     ],
 )
 def test_names_follow_the_convention(uri: str, namespace: str, name: str) -> None:
-    assert _name(uri) == {"namespace": namespace, "name": name}
+    assert _name_dataset(uri) == {"namespace": namespace, "name": name}
 
 
 @dg.asset
