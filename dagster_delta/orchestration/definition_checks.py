@@ -131,11 +131,11 @@ def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
         return False
     # Dagster does not distinguish a MaterializeResult without a type of its value from other
     # values; only the function's annotation does.
-    annotation = getattr(_function(definition), "__annotations__", {}).get("return")
+    annotation = getattr(_find_function(definition), "__annotations__", {}).get("return")
     return re.search(r"MaterializeResult(?!\[)", str(annotation)) is None
 
 
-def _function(definition: dg.AssetsDefinition) -> object:
+def _find_function(definition: dg.AssetsDefinition) -> object:
     return getattr(getattr(definition.node_def, "compute_fn", None), "decorated_fn", None)
 
 
@@ -174,7 +174,7 @@ def _check_sql(texts: Iterable[str | None], owner: str) -> None:
 
 def _applies_changes(definition: dg.AssetsDefinition) -> bool:
     """Whether the asset is incremental: it then merges or appends, and ignores its `mode`."""
-    annotations = getattr(_function(definition), "__annotations__", {}).values()
+    annotations = getattr(_find_function(definition), "__annotations__", {}).values()
     return any(
         isinstance(annotation, type) and issubclass(annotation, ChangeFeedConfig)
         for annotation in annotations
@@ -205,7 +205,7 @@ def _check_inputs(definitions: dg.Definitions) -> None:
 def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
     found: dict[tuple[str, ...], tuple[_StoredAsset, AssetOptions]] = {}
     for asset, options in assets:
-        path = _path(asset, options)
+        path = _find_path(asset, options)
         if path in found and not (options.shared_table and found[path][1].shared_table):
             raise InvalidArgument(
                 f"the assets {found[path][0].name} and {asset.name} have one table, "
@@ -225,7 +225,7 @@ def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
                 )
 
 
-def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
+def _find_path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
     """Directories of the table; an environment variable is identified by its name."""
     parts = (_plain_root(asset.manager.root_uri), *options.table_path(asset.key, asset.name))
     # An EnvVar cannot be formatted before a run; its methods return its name.

@@ -110,9 +110,9 @@ def checked_arguments(
             for name, value in given.items():
                 if isinstance(value, _OneAsset) and name in parameters:
                     _check_takes_asset(parameters[name], value, function.__name__)
-            resolved: Any = [_resolved(value) for value in args]
+            resolved: Any = [_resolve_variables(value) for value in args]
             options: Any = {
-                name: value if name == "storage_options" else _resolved(value)
+                name: value if name == "storage_options" else _resolve_variables(value)
                 for name, value in kwargs.items()
             }
             return function(*resolved, **options)
@@ -144,12 +144,12 @@ def _check_takes_asset(parameter: inspect.Parameter, asset: _OneAsset, owner: st
         )
 
 
-def _resolved(value: Any) -> Any:  # noqa: ANN401
+def _resolve_variables(value: Any) -> Any:  # noqa: ANN401
     """The value, in which environment variables are what they stand for."""
     if type(value) in (list, tuple):
-        return type(value)(map(_resolved, value))
+        return type(value)(map(_resolve_variables, value))
     if type(value) is dict:
-        return {name: _resolved(item) for name, item in value.items()}
+        return {name: _resolve_variables(item) for name, item in value.items()}
     return resolve_variable(value)
 
 

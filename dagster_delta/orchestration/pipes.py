@@ -50,19 +50,19 @@ def report_delta_commit(
     snapshot = table.snapshot() if version is None else table.snapshot(version=version)
     changed, _ = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
     pipes.report_asset_materialization(
-        metadata=_metadata(table.uri, snapshot),
+        metadata=_make_metadata(table.uri, snapshot),
         data_version=data_version(snapshot.metadata.id, changed),
         asset_key=asset_key,
     )
 
 
-def _metadata(
+def _make_metadata(
     uri: str, snapshot: Snapshot
 ) -> Mapping[str, PipesMetadataRawValue | PipesMetadataValue]:
     metadata: dict[str, PipesMetadataRawValue | PipesMetadataValue] = {
         "dagster/uri": {"raw_value": uri, "type": "url" if "://" in uri else "path"},
         "dagster/storage_kind": "deltalake",
-        "dagster/column_schema": _columns(snapshot),
+        "dagster/column_schema": _describe_columns(snapshot),
         "delta/version": snapshot.version,
     }
     # A clean-up may have deleted the commit.
@@ -80,7 +80,7 @@ def _metadata(
     return metadata
 
 
-def _columns(snapshot: Snapshot) -> PipesMetadataValue:
+def _describe_columns(snapshot: Snapshot) -> PipesMetadataValue:
     columns = [
         {
             "name": field.name,

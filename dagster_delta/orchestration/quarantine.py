@@ -128,12 +128,12 @@ class Quarantine(msgspec.Struct, frozen=True):
                 return 0
             is_known = any(load.app_id in known for load in loads)
             replaced = set(_replaced_loads(loads, known, loaded)) if is_known else ()
-            reader = pa.RecordBatchReader.from_batches(_SCHEMA, self._batches(rows()))
+            reader = pa.RecordBatchReader.from_batches(_SCHEMA, self._make_batches(rows()))
             progress = [
                 AppTransaction(load.app_id, load.version, known.get(load.app_id)) for load in loads
             ]
             try:
-                self._commit(table, reader, progress, replaced)
+                self._commit_rows(table, reader, progress, replaced)
             except (ConcurrentTransaction, MetadataChanged, ProtocolChanged):
                 # A run at the same time has left out rows of the same loads, or created the table.
                 continue
@@ -149,7 +149,7 @@ class Quarantine(msgspec.Struct, frozen=True):
             )
         return {txn.app_id: txn.version for txn in snapshot.transactions()}
 
-    def _commit(
+    def _commit_rows(
         self,
         table: DeltaTable,
         rows: pa.RecordBatchReader,
@@ -173,7 +173,7 @@ class Quarantine(msgspec.Struct, frozen=True):
             description=f"Rows that were left out of the table of {self.owner}, and why.",
         )
 
-    def _batches(self, rows: Iterator[QuarantinedRow]) -> Iterator[pa.RecordBatch]:
+    def _make_batches(self, rows: Iterator[QuarantinedRow]) -> Iterator[pa.RecordBatch]:
         now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
         run = {"run_id": self.commit_info.get("dagsterRunId"), "quarantined_at": now}
         while some := list(islice(rows, _ROWS_OF_BATCH)):

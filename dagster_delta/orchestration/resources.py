@@ -148,23 +148,25 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             raise InvalidArgument("shared and remote exclude each other: a remote server is shared")
         session = running_session()
         if self.shared and (session is None or is_connect(session)):
-            session = self._join()
+            session = self._join_server()
         elif session is not None and (self.remote is None or is_connect(session)):
             # The defaults are for a session started here: on a cluster, shuffles would have too few
             # tasks.
             late = {
-                name: value for name, value in self.conf.items() if not _set(session, name, value)
+                name: value
+                for name, value in self.conf.items()
+                if not _set_value(session, name, value)
             }
             self._tell_what_takes_no_effect(session, late)
         else:
-            session = self._start()
+            session = self._start_session()
         if self.history_server_url is not None:
-            _set(session, HISTORY_SERVER_URL, self.history_server_url)
+            _set_value(session, HISTORY_SERVER_URL, self.history_server_url)
         if self.ship_package:
             ship_package(session)
         return session
 
-    def _join(self) -> SparkSession:
+    def _join_server(self) -> SparkSession:
         """The session of this process on the shared server."""
         if os.name != "posix":
             raise InvalidArgument("shared=True needs file locks that Windows does not have")
@@ -189,7 +191,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         own = {"spark.master": self.master, "spark.app.name": self.app_name}
         return {**defaults, **own, **self.conf}
 
-    def _start(self) -> SparkSession:
+    def _start_session(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
         from dagster_delta.engines import local_spark_session
@@ -277,7 +279,7 @@ def _check_history_server(template: str | None) -> None:
         )
 
 
-def _set(session: SparkSession, name: str, value: str) -> bool:
+def _set_value(session: SparkSession, name: str, value: str) -> bool:
     """Set a value in a running session; returns whether the session accepts it."""
     from pyspark.errors import PySparkException
 

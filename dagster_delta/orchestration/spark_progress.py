@@ -71,7 +71,10 @@ def watch_spark(
     from dagster_delta.engines import naming_lost_session
 
     with naming_lost_session():
-        with counting_written_bytes() as written, _reporting(session, metadata, log, every_seconds):
+        with (
+            counting_written_bytes() as written,
+            _report_progress(session, metadata, log, every_seconds),
+        ):
             yield metadata
         metadata |= _history_link(session)
         if written.size_bytes:
@@ -83,7 +86,7 @@ def watch_spark(
 
 
 @contextmanager
-def _reporting(
+def _report_progress(
     session: SparkSession, metadata: RawMetadata, log: Logger, every_seconds: float
 ) -> Iterator[None]:
     watch = _watch_of(session)
@@ -202,12 +205,12 @@ class _ClassicWatch(_Watch):
             f"stage {stage.stageId} ({stage.name.partition(' at ')[0]}): "
             f"{stage.numCompletedTasks} of {stage.numTasks} tasks done, "
             f"{stage.numActiveTasks} running"
-            for stage in self._stages()
+            for stage in self._list_stages()
             if stage.stageId in active
         ]
         return "; ".join(parts) or None
 
-    def _stages(self) -> list[Any]:
+    def _list_stages(self) -> list[Any]:
         tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(job_id) for job_id in self._job_ids()]
         ids = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
@@ -219,7 +222,7 @@ class _ClassicWatch(_Watch):
         return [job_id for job_id in ids if job_id not in self._before]
 
     def metadata(self) -> RawMetadata:
-        stages = self._stages()
+        stages = self._list_stages()
         return {
             "spark/application_id": self._context.applicationId,
             "spark/jobs": len(self._job_ids()),
@@ -243,9 +246,9 @@ class _ConnectWatch(_Watch):
         self._running = 0
         self._tag = f"dagster-{uuid.uuid4()}"
         session.addTag(self._tag)
-        session.registerProgressHandler(self._take)  # type: ignore[arg-type]
+        session.registerProgressHandler(self._record_progress)  # type: ignore[arg-type]
 
-    def _take(
+    def _record_progress(
         self,
         stages: Iterable[Any] | None,
         inflight_tasks: int,
@@ -265,7 +268,7 @@ class _ConnectWatch(_Watch):
 
     def close(self) -> None:
         self._session.removeTag(self._tag)
-        self._session.removeProgressHandler(self._take)  # type: ignore[arg-type]
+        self._session.removeProgressHandler(self._record_progress)  # type: ignore[arg-type]
 
     def line(self) -> str | None:
         parts = [

@@ -19,7 +19,7 @@ _MASK = "********"
 """The Launchpad's placeholder for a secret, which it sends back as the value of a run."""
 
 
-def _secret(description: str) -> Any:  # noqa: ANN401
+def _make_secret_field(description: str) -> Any:  # noqa: ANN401
     return Field(
         default=None,
         repr=False,
@@ -101,10 +101,10 @@ class S3StorageOptions(CloudStorageOptions):
 
     provider: Literal["s3"] = "s3"
 
-    access_key_id: str | None = _secret("Access key.")
-    secret_access_key: str | None = _secret("Secret key.")
-    session_token: str | None = _secret("Session token of temporary credentials.")
-    token: str | None = _secret("Alias of session_token, as in dagster-deltalake.")
+    access_key_id: str | None = _make_secret_field("Access key.")
+    secret_access_key: str | None = _make_secret_field("Secret key.")
+    session_token: str | None = _make_secret_field("Session token of temporary credentials.")
+    token: str | None = _make_secret_field("Alias of session_token, as in dagster-deltalake.")
     profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
     region: str | None = Field(default=None, description="Region of the bucket.")
     virtual_hosted_style_request: bool | None = Field(
@@ -123,11 +123,11 @@ class GcsStorageOptions(CloudStorageOptions):
     service_account: str | None = Field(
         default=None, description="Path of the service account file."
     )
-    service_account_key: str | None = _secret("The serialised service account key.")
+    service_account_key: str | None = _make_secret_field("The serialised service account key.")
     application_credentials: str | None = Field(
         default=None, description="Path of a credentials file of any kind."
     )
-    bearer_token: str | None = _secret("OAuth token.")
+    bearer_token: str | None = _make_secret_field("OAuth token.")
     project: str | None = Field(
         default=None, description="Without effect; Google bills the project of the bucket."
     )
@@ -139,13 +139,13 @@ class AzureStorageOptions(CloudStorageOptions):
     provider: Literal["azure"] = "azure"
 
     account_name: str | None = Field(default=None, description="Storage account.")
-    account_key: str | None = _secret("Master key of the account.")
-    sas_key: str | None = _secret("Shared access signature.")
-    connection_string: str | None = _secret("Connection string of the account.")
+    account_key: str | None = _make_secret_field("Master key of the account.")
+    sas_key: str | None = _make_secret_field("Shared access signature.")
+    connection_string: str | None = _make_secret_field("Connection string of the account.")
     client_id: str | None = Field(default=None, description="Client id of a service principal.")
-    client_secret: str | None = _secret("Client secret of a service principal.")
+    client_secret: str | None = _make_secret_field("Client secret of a service principal.")
     tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
-    token: str | None = _secret("OAuth token.")
+    token: str | None = _make_secret_field("OAuth token.")
     federated_token_file: str | None = Field(
         default=None, description="File with the token of a workload identity."
     )

@@ -152,7 +152,7 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> R
     return shown(
         {
             "delta/version": snapshot.version,
-            **_totals(snapshot),
+            **_find_totals(snapshot),
             "dagster/last_updated_timestamp": dg.MetadataValue.timestamp(
                 snapshot.timestamp_ms / 1000
             ),
@@ -168,7 +168,7 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> R
     )
 
 
-def _totals(snapshot: Snapshot) -> dict[str, int | None]:
+def _find_totals(snapshot: Snapshot) -> dict[str, int | None]:
     """Files, bytes and rows, if the log has them; for a large table, figures that are not in its
     checksum are omitted.
     """
@@ -253,17 +253,17 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, dg.MarkdownM
 def history_markdown(entries: Sequence[HistoryEntry]) -> str:
     """A table of commits with links to their runs, in the order given."""
     head = ["| version | time (UTC) | operation | rows | by | |", "|---:|---|---|---|---|---|"]
-    return "\n".join([*head, *(_line(entry) for entry in entries)])
+    return "\n".join([*head, *(_format_line(entry) for entry in entries)])
 
 
-def _line(entry: HistoryEntry) -> str:
+def _format_line(entry: HistoryEntry) -> str:
     rows = rows_by_deed(entry.operation_metrics)
     cells = [
         str(entry.version),
         spell_time(entry.timestamp_ms),
         plain_markdown(entry.operation),
         ", ".join(f"{count:,} {deed}" for deed, count in rows.items() if count),
-        _author(entry),
+        _describe_author(entry),
         plain_markdown(entry.user_metadata),
     ]
     return f"| {' | '.join(cells)} |"
@@ -278,7 +278,7 @@ def spell_time(timestamp_ms: int) -> str:
         return ""
 
 
-def _author(entry: HistoryEntry) -> str:
+def _describe_author(entry: HistoryEntry) -> str:
     """The run, its asset and partitions; for commits by other writers, the engine."""
     info = entry.commit_info
     run_id = info.get("dagsterRunId")
