@@ -22,7 +22,10 @@ def nearest_name(name: str, known: Iterable[str], *, similarity: float = 0.6) ->
 def misspelled_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that one which may be right is a misspelling of; None if it is another name.
 
-    Two swapped letters in a word of six are a misspelling, as in `regoin`; `schema_name` and
+    The same letters in another order are a misspelling, as in `nmae`; `schema_name` and
     `schema_mode`, which share one of their words, are two names.
     """
-    return nearest_name(name, known, similarity=0.83)
+    known = list(known)
+    letters = sorted(name.lower())
+    swapped = (one for one in sorted(known) if sorted(one.lower()) == letters)
+    return next(swapped, None) or nearest_name(name, known, similarity=0.83)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -249,6 +249,16 @@ def program_lines(before: TableConfiguration | None, after: TableConfiguration) 
         yield from _lines_of(table)
     if refusal := find_blinded(before, after):
         yield f"- **refused**: {refusal}"
+
+
+def lines_about_features(features: Collection[str], table: TableConfiguration) -> Iterator[str]:
+    """What some of a table's features mean for other programs, as `program_lines`."""
+    named = {name for feature in features for name in _BY_FEATURE.get(feature, ())}
+    if "columnMapping" in features:
+        named |= set(_name_mapping(table))
+    for similar in similar_tables(table):
+        if similar in named:
+            yield from _lines_of(similar)
 
 
 def _lines_of(table: str) -> Iterator[str]:

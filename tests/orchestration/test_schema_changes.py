@@ -218,8 +218,8 @@ def test_a_dry_run_without_leave_plans_and_names_what_is_off(
     statement = "RENAME COLUMN price TO cost, ALTER id SET DEFAULT 7"
     planned = told(run(filled, {"statement": statement}))["delta/schema_change"]
     assert "rename column price to cost" in planned
-    assert "table feature `allowColumnDefaults` (writers)" in planned
-    assert "table feature `columnMapping` (readers and writers)" in planned
+    assert "new table feature `allowColumnDefaults`: other writers have to support it" in planned
+    assert "new table feature `columnMapping`: other readers and writers have to" in planned
     assert "**off now**: `columnMapping`" in planned
     assert "delta.columnMapping.mode = name first" in planned
     assert "pass enable_features=True" in planned
