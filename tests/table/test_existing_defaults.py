@@ -76,8 +76,8 @@ def test_the_plan_says_that_no_file_is_written(store: MemoryStore) -> None:
     text = str(lazily(table, "ADD COLUMN c INT DEFAULT 7", dry_run=True))
     assert "existing rows read c as 7; their files are not rewritten | metadata only" in text
     assert "existing files are rewritten" not in text
-    assert "new table feature `allowColumnDefaults` (writers)" in text
-    assert f"new table feature `{EXISTING_DEFAULTS_FEATURE}` (readers and writers)" in text
+    assert "new table feature `allowColumnDefaults`: other writers" in text
+    assert f"new table feature `{EXISTING_DEFAULTS_FEATURE}`: other readers and writers" in text
     assert table.version() == 1
 
 

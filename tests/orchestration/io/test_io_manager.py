@@ -248,7 +248,7 @@ def test_properties_that_an_existing_table_does_not_take_are_a_warning(lake, eve
         entries = lake.instance.all_logs(result.run_id)
         return [each.user_message for each in entries if each.level == logging.WARNING]
 
-    properties = {"delta.appendOnly": "false", "delta.feature.timestampNtz": "supported"}
+    properties = {"delta.appendOnly": "false", "delta.feature.appendOnly": "supported"}
     assert warnings(table_properties=properties, enable_column_change=True) == []
     assert warnings(table_properties=properties) == []
     (warning,) = warnings(table_properties={**properties, "custom.team": "x"})

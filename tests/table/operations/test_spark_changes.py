@@ -95,7 +95,7 @@ def test_values_that_are_none_of_their_column_leave_nothing_behind(tmp_path: Pat
         (ConstraintViolation, lambda: table.update({"id": "NULL"}, "id = 1", engine="spark")),
         (InvalidArgument, lambda: table.update({"v": "1 / (v - 1)"}, "id = 1", engine="spark")),
         (SchemaMismatch, lambda: table.update({"v": "array(v)"}, engine="spark")),
-        (InvalidCast, merge("CAST(s.w AS INT)")),
+        (InvalidArgument, merge("CAST(s.w AS INT)")),
         (SchemaMismatch, merge("s.w")),
         (ConstraintViolation, merge("1000")),
     ):
