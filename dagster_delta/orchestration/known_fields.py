@@ -49,9 +49,20 @@ class DescribedFields(BaseModel):
 
     def arguments(self) -> dict[str, Any]:
         """The fields that are arguments of `passed_to`, unless they are None."""
-        names = type(self).model_fields.keys() & type(self).passed_to.__annotations__.keys()
+        fields, target = type(self).model_fields.keys(), type(self).passed_to
+        names = fields & target.__annotations__.keys() - _positional_names(target)
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
+
+
+@cache
+def _positional_names(target: Any) -> frozenset[str]:  # noqa: ANN401  as it is called
+    """Arguments of a function that are given by position, such as the table of a statement."""
+    if not inspect.isfunction(target):
+        return frozenset()
+    parameters = inspect.signature(target).parameters.values()
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return frozenset(parameter.name for parameter in parameters if parameter.kind is kind)
 
 
 @cache

@@ -268,10 +268,8 @@ class _Change(msgspec.Struct, frozen=True):
     commit_info: Mapping[str, object]
 
     def alter(self) -> _ChangeReport:
-        config, arguments = self.config, self.config.arguments()
-        # The field names a table of the job; the argument of this name is the table itself.
-        del arguments["table"]
-        result = self.table.alter(**arguments, **self._make_reporting_arguments())
+        config = self.config
+        result = self.table.alter(**config.arguments(), **self._make_reporting_arguments())
         changes = result.plan.schema_changes
         fields = (path for path in changes.added if len(path) > 1)
         columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.statement import Factory, Statement
 from dagster_delta.testing.faulty_store import FaultyStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "p": pa.string()})
@@ -299,3 +301,16 @@ def test_metadata_domains_of_users_are_kept_and_those_of_the_protocol_are_theirs
 def test_metadata_domains_need_their_feature(store: MemoryStore) -> None:
     with pytest.raises(UnsupportedFeature, match="domainMetadata"):
         create(store).transaction().set_domain_metadata("mine", "{}")
+
+
+def test_statements_take_their_table_by_position_alone() -> None:
+    """A configuration may have a field `table`, which is no argument of a statement."""
+    statements = [
+        name for name, bound in vars(DeltaTable).items() if isinstance(bound, (Statement, Factory))
+    ] or ["alter"]
+    for name in ("alter", "restore", "vacuum", "optimize", *statements):
+        function = inspect.unwrap(
+            getattr(getattr(DeltaTable, name), "__func__", getattr(DeltaTable, name))
+        )
+        first = next(iter(inspect.signature(function).parameters.values()))
+        assert first.kind is inspect.Parameter.POSITIONAL_ONLY, name

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 def alter(
     table: TableHandle,
+    /,
     statement: str,
     *,
     dry_run: bool = False,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def append(
     table: TableHandle,
+    /,
     data: object,
     *,
     schema_mode: SchemaMode = "strict",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
 
 
-def checkpoint(table: TableHandle) -> None:
+def checkpoint(table: TableHandle, /) -> None:
     """Write a checkpoint of the version of this handle.
 
     Raises:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def clean_log(
     table: TableHandle,
+    /,
     retention_hours: float | None = None,
     *,
     dry_run: bool = True,

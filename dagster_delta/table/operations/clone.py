@@ -71,6 +71,7 @@ _MAX_WORKERS = 8
 
 def clone(
     table: TableHandle,
+    /,
     target: str | os.PathLike[str],
     *,
     deep: bool = True,

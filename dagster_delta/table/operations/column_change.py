@@ -88,6 +88,7 @@ _METRICS = (
 
 def plan_column_change(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     new_type: str | DataType,
     *,
@@ -109,6 +110,7 @@ def plan_column_change(
 
 def change_column(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     new_type: str | DataType,
     *,
@@ -178,7 +180,7 @@ def change_column(
     return table._adopt(job.run(table._adopt(begun).snapshot))
 
 
-def column_change(table: TableHandle) -> ColumnChangeState | None:
+def column_change(table: TableHandle, /) -> ColumnChangeState | None:
     """The column change in progress at the latest version, or None.
 
     Raises:
@@ -190,6 +192,7 @@ def column_change(table: TableHandle) -> ColumnChangeState | None:
 
 def resume_column_change(
     table: TableHandle,
+    /,
     *,
     batch_bytes: int | None = None,
     engine: str | None = None,
@@ -216,7 +219,7 @@ def resume_column_change(
 
 
 def cancel_column_change(
-    table: TableHandle, *, commit_info: Mapping[str, object] | None = None
+    table: TableHandle, /, *, commit_info: Mapping[str, object] | None = None
 ) -> CommitResult:
     """Cancel the column change in progress: the column stays unchanged.
 
@@ -232,6 +235,7 @@ def cancel_column_change(
 
 def _make_request(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     new_type: str | DataType,
     cast: str | None,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def add_column(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     data_type: str | DataType | pa.DataType,
     *,
@@ -77,6 +78,7 @@ def add_column(
 
 def drop_column(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     *,
     if_exists: bool = False,
@@ -97,7 +99,11 @@ def drop_column(
 
 
 def rename_column(
-    table: TableHandle, column: str | Sequence[str], new_name: str, **options: Unpack[AlterOptions]
+    table: TableHandle,
+    /,
+    column: str | Sequence[str],
+    new_name: str,
+    **options: Unpack[AlterOptions],
 ) -> SchemaChangeResult:
     """Rename a column or struct field, as a metadata-only change.
 
@@ -115,6 +121,7 @@ def rename_column(
 
 def widen_column(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     data_type: str | DataType | pa.DataType,
     **options: Unpack[AlterOptions],
@@ -138,6 +145,7 @@ def widen_column(
 
 def set_nullable(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     nullable: bool = True,
     **options: Unpack[AlterOptions],
@@ -160,6 +168,7 @@ def set_nullable(
 
 def set_default(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     default: str | None,
     **options: Unpack[AlterOptions],
@@ -181,6 +190,7 @@ def set_default(
 
 def set_comment(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     comment: str | None,
     **options: Unpack[AlterOptions],
@@ -200,6 +210,7 @@ def set_comment(
 
 def move_column(
     table: TableHandle,
+    /,
     column: str | Sequence[str],
     *,
     first: bool = False,
@@ -223,7 +234,7 @@ def move_column(
 
 
 def add_constraint(
-    table: TableHandle, name: str, check: str, **options: Unpack[AlterOptions]
+    table: TableHandle, /, name: str, check: str, **options: Unpack[AlterOptions]
 ) -> SchemaChangeResult:
     """Add a CHECK constraint, after validating existing rows.
 
@@ -241,7 +252,7 @@ def add_constraint(
 
 
 def drop_constraint(
-    table: TableHandle, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
+    table: TableHandle, /, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
 ) -> SchemaChangeResult:
     """Drop a CHECK constraint.
 
@@ -257,7 +268,7 @@ def drop_constraint(
 
 
 def cluster_by(
-    table: TableHandle, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
+    table: TableHandle, /, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
 ) -> SchemaChangeResult:
     """Change the clustering columns; existing files are unchanged until they are optimized.
 

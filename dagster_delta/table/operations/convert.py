@@ -57,6 +57,7 @@ PartitionBy: TypeAlias = "Sequence[str] | pa.Schema | StructType"
 
 def convert(
     cls: type[_Table],
+    /,
     uri: str | os.PathLike[str],
     *,
     partition_by: Sequence[str] | pa.Schema | StructType | None = None,

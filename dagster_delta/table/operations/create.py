@@ -42,6 +42,7 @@ CreateMode = Literal["error", "ignore", "replace"]
 
 def create(
     table_class: type[TableHandle],
+    /,
     uri: str | os.PathLike[str],
     schema: StructType | pa.Schema | Sequence[Column | StructField],
     *,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def delete(
     table: TableHandle,
+    /,
     where: str | None = None,
     *,
     engine: str | None = None,

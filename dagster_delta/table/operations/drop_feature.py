@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 def drop_feature(
     table: TableHandle,
+    /,
     name: str,
     truncate_history: bool = False,
     *,
@@ -93,6 +94,7 @@ def drop_feature(
 
 def materialize_defaults(
     table: TableHandle,
+    /,
     *,
     truncate_history: bool = False,
     **options: Unpack[AlterOptions],

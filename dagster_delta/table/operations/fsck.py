@@ -34,7 +34,7 @@ _LISTED_FROM = 1000
 
 
 def fsck(
-    table: TableHandle, *, dry_run: bool = True, commit_info: Mapping[str, object] | None = None
+    table: TableHandle, /, *, dry_run: bool = True, commit_info: Mapping[str, object] | None = None
 ) -> MissingFiles:
     """Find the live files that storage no longer has, and remove them from the table, so that
     the rest can be read again.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
 
 
-def generate_symlink_manifests(table: TableHandle) -> tuple[str, ...]:
+def generate_symlink_manifests(table: TableHandle, /) -> tuple[str, ...]:
     """Write the symlink manifests of the latest version, by which Presto, Athena and Hive read
     it, and return their paths, relative to the root.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
 
 
-def health(table: TableHandle, *, small_file_size: int | None = None) -> TableHealth:
+def health(table: TableHandle, /, *, small_file_size: int | None = None) -> TableHealth:
     """Statistics on the table's files, from the log alone.
 
     Args:

@@ -95,6 +95,7 @@ MergeSchemaMode = Literal["strict", "widen", "merge"]
 
 def merge(
     table: TableHandle,
+    /,
     source: object,
     on: str,
     *,

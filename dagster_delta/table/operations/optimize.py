@@ -51,6 +51,7 @@ MIN_SIZE_SHARE = 0.75
 
 def optimize(
     table: TableHandle,
+    /,
     where: str | None = None,
     *,
     target_file_size: int | None = None,

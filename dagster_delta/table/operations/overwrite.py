@@ -49,6 +49,7 @@ PartitionKey = tuple[object, ...]
 
 def overwrite(
     table: TableHandle,
+    /,
     data: object,
     *,
     where: str | None = None,

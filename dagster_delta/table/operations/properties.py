@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def set_properties(
     table: TableHandle,
+    /,
     properties: Mapping[str, object],
     *,
     force: bool = False,
@@ -53,6 +54,7 @@ def set_properties(
 
 def unset_properties(
     table: TableHandle,
+    /,
     names: Iterable[str],
     *,
     if_exists: bool = False,
@@ -76,7 +78,7 @@ def unset_properties(
 
 
 def set_name(
-    table: TableHandle, name: str | None, *, commit_info: Mapping[str, object] | None = None
+    table: TableHandle, /, name: str | None, *, commit_info: Mapping[str, object] | None = None
 ) -> CommitResult:
     """Set the name of the table that catalogs and tools show; its location stays.
 
@@ -93,7 +95,11 @@ def set_name(
 
 
 def set_description(
-    table: TableHandle, description: str | None, *, commit_info: Mapping[str, object] | None = None
+    table: TableHandle,
+    /,
+    description: str | None,
+    *,
+    commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
     """Set the description of the table that catalogs and tools show.
 
@@ -110,7 +116,7 @@ def set_description(
 
 
 def enable_feature(
-    table: TableHandle, name: str, *, commit_info: Mapping[str, object] | None = None
+    table: TableHandle, /, name: str, *, commit_info: Mapping[str, object] | None = None
 ) -> CommitResult:
     """Add a table feature, and those it depends on, to the protocol.
 
@@ -132,6 +138,7 @@ def enable_feature(
 
 def upgrade_protocol(
     table: TableHandle,
+    /,
     *,
     min_reader_version: int = 1,
     min_writer_version: int = 1,

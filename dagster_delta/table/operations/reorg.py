@@ -52,6 +52,7 @@ Purge = Literal["deletion_vectors", "dropped_columns", "widened_types"]
 
 def reorg(
     table: TableHandle,
+    /,
     where: str | None = None,
     *,
     purge: Collection[Purge] = ("deletion_vectors", "dropped_columns", "widened_types"),

@@ -63,6 +63,7 @@ _NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 def restore(
     table: TableHandle,
+    /,
     version: int | None = None,
     timestamp: datetime | str | int | None = None,
     *,
@@ -115,7 +116,7 @@ def restore(
 
 
 def plan_restore(
-    table: TableHandle, version: int | None = None, timestamp: datetime | str | int | None = None
+    table: TableHandle, /, version: int | None = None, timestamp: datetime | str | int | None = None
 ) -> RestorePlan:
     """The difference between the latest version and an older one: rows, files, bytes, schema
     and properties. It writes nothing.

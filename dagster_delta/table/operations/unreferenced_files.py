@@ -59,7 +59,7 @@ _UNUSUAL_PATH = "[%:]|^/|[./]/"
 """Matches every path in the log that may reach a file under another spelling."""
 
 
-def unreferenced_files(table: TableHandle) -> UnreferencedFiles:
+def unreferenced_files(table: TableHandle, /) -> UnreferencedFiles:
     """The files under the root that no version in the log refers to.
 
     Nothing is deleted: `vacuum` deletes those with ordinary names once they are older than the

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def update(
     table: TableHandle,
+    /,
     set: Mapping[str, str],  # noqa: A002  as SQL calls it
     where: str | None = None,
     *,

@@ -62,6 +62,7 @@ _END_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=5))
 
 def vacuum(
     table: TableHandle,
+    /,
     retention_hours: float | None = None,
     *,
     dry_run: bool = True,

@@ -63,7 +63,7 @@ class ValidationResult(msgspec.Struct, frozen=True):
 
 
 def validate(
-    table: TableHandle, *, since: int | None = None, max_examples: int = MAX_EXAMPLES
+    table: TableHandle, /, *, since: int | None = None, max_examples: int = MAX_EXAMPLES
 ) -> ValidationResult:
     """Check that rows satisfy what the table declares about them: NOT NULL, CHECK constraints,
     invariants and generation expressions. Nothing is written.
