@@ -244,6 +244,15 @@ def _moment(value: Any) -> Any:  # noqa: ANN401  of any type with an order
 
 def _rows_of(column: str, given: object) -> ColumnRows:
     if isinstance(given, Range):
+        try:
+            has_values = _moment(given.start) < _moment(given.end)
+        except TypeError:
+            has_values = False
+        if not has_values:
+            raise InvalidArgument(
+                f"the range of {column} from {given.start!r} to {given.end!r} has no values: its "
+                "end has to be greater than its start, and of the same type"
+            )
         return ColumnRows(column, ranges=(given,))
     if isinstance(given, list | tuple | set | frozenset):
         return ColumnRows(column, values=tuple(given))

@@ -56,9 +56,6 @@ def colors(store: MemoryStore) -> DeltaTable:
     return table
 
 
-# ---- conditions
-
-
 @pytest.mark.parametrize(
     ("parts", "sql"),
     [
@@ -150,9 +147,6 @@ def test_columns_with_one_value_in_each_part_are_its_keys() -> None:
     assert Slice.of({"a": {"p": "x"}}).key_columns(StructType((SCHEMA.field("p"),))) == ()
 
 
-# ---- new tables and options
-
-
 def test_partition_by_of_the_caller_comes_before_the_slice(store: MemoryStore) -> None:
     table = DeltaTable("", store=store, must_exist=False)
     table.append(some((1, "red")), within=COLORS, partition_by=[])
@@ -168,6 +162,36 @@ def test_a_clustered_table_is_not_partitioned_by_the_slice(store: MemoryStore) -
 def test_an_overwrite_takes_where_or_within(colors: DeltaTable) -> None:
     with pytest.raises(InvalidArgument, match="where or within"):
         colors.overwrite(some((1, "red")), where="p = 'red'", within=COLORS)
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "match"),
+    [
+        ("overwrite", {"where": "p = 'red'", "if_present": "skip"}, "within instead of where"),
+        ("overwrite", {"where": "dynamic", "if_present": "fail"}, "within instead of where"),
+        ("append", {"absent": "id = 1", "if_present": "replace"}, "absent or if_present"),
+        ("append", {"within": "p = 'red'"}, "within takes a slice"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    colors: DeltaTable, write: str, options: Any, match: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=match):
+        getattr(colors, write)(some((9, "red")), **options)
+    assert pairs(colors) == [(1, "red"), (2, "green")]
+
+
+@pytest.mark.parametrize("ends", [(3, 1), (1, 1), ("a", 1), (dt.date(2026, 1, 2), 3)])
+def test_a_range_without_values_is_refused(ends: tuple[Any, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="has no values"):
+        Slice.of({"a": {"id": Range(*ends)}})
+
+
+def test_conditions_of_a_merge_within_a_slice_may_end_with_a_comment(colors: DeltaTable) -> None:
+    merge = colors.merge(some((1, "red"), (3, "blue")), "t.id = s.id -- the key", within=COLORS)
+    merge = merge.when_not_matched_insert_all()
+    merge.when_not_matched_by_source_delete("t.id > 0 -- all").execute()
+    assert pairs(colors) == [(1, "red"), (2, "green"), (3, "blue")]
 
 
 def test_an_unknown_if_present_is_refused(colors: DeltaTable) -> None:
@@ -197,9 +221,6 @@ def test_columns_that_the_rows_lack_are_named(colors: DeltaTable) -> None:
     assert colors.append(some((3, "red"))).null_columns == ()
 
 
-# ---- frames of parts
-
-
 def test_rows_of_parts_are_written_as_one_commit(colors: DeltaTable) -> None:
     rows = COLORS.rows_of({"red": some((5, "red")), "blue": some((6, "blue"), (7, "blue"))})
     assert colors.overwrite(rows, within=COLORS).metrics["numOutputRows"] == 3
@@ -227,9 +248,6 @@ def test_frames_with_narrow_and_wide_types_are_one(colors: DeltaTable) -> None:
     narrow = some((5, "red")).set_column(0, "id", pa.array([5], pa.int8()))
     colors.overwrite(COLORS.rows_of({"red": narrow, "blue": some((6, "blue"))}), within=COLORS)
     assert pairs(colors) == [(2, "green"), (5, "red"), (6, "blue")]
-
-
-# ---- other writers
 
 
 def reader(rows: pa.Table) -> pa.RecordBatchReader:
@@ -333,9 +351,6 @@ def test_a_merge_is_not_disturbed_outside_of_the_slice(
     merge = rival.merge(some((9, "blue")), "t.id = s.id", within=COLORS)
     assert merge.when_not_matched_insert_all().execute().attempts == 1
     assert pairs(colors) == [(1, "red"), (2, "green"), (9, "blue"), (9, "green")]
-
-
-# ---- other readers
 
 
 def test_deltalake_reads_what_was_written_within_slices(tmp_path: pathlib.Path) -> None:

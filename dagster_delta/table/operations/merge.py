@@ -185,7 +185,7 @@ class MergeStatement(StatementOptions, frozen=True):
     source_alias: str = "s"
     clauses: tuple[ClauseText, ...] = ()
     schema_mode: MergeSchemaMode = "strict"
-    """Whether columns of the source that the table lacks are added to it."""
+    """Whether columns get wider types of the source, or new ones of it are added."""
     memory_limit: int | str | None = None
     """Of the embedded engine; None: the default."""
     creates: TableDefinition | None = None
@@ -242,20 +242,20 @@ class MergeStatement(StatementOptions, frozen=True):
         """
         if self.within is None:
             return self
-        # A column of the name of an alias is told from it.
         of_target = self.within.sql(schema, alias=self.target_alias)
         clauses = tuple(
             replace(
                 clause,
                 condition=of_target
                 if clause.condition is None
-                else f"({clause.condition}) AND ({of_target})",
+                else f"({clause.condition}\n) AND ({of_target})",
             )
             if clause.kind == "not_matched_by_source"
             else clause
             for clause in self.clauses
         )
-        return replace(self, on=f"({self.on}) AND ({of_target})", clauses=clauses)
+        # A condition may end with a comment, here and above.
+        return replace(self, on=f"({self.on}\n) AND ({of_target})", clauses=clauses)
 
     def _list_predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
         return [

@@ -136,7 +136,7 @@ def validate_rows(rows: NewRows, *, max_examples: int = MAX_EXAMPLES) -> Validat
     unknown: dict[str, str] = {}
     examples: list[Mapping[str, Any]] = []
     for constraint in constraints:
-        broken = f"NOT coalesce(({constraint.sql}), false)"
+        broken = _negate(constraint.sql)
         try:
             count = sum(batch.num_rows for batch in rows.batches(broken, ()))
         except UnsupportedExpression as error:
@@ -154,6 +154,11 @@ def _take_rows(batches: pa.RecordBatchReader, most: int) -> Iterator[Mapping[str
             return
         yield from python_rows(batch.slice(0, most))
         most -= batch.num_rows
+
+
+def _negate(condition: str) -> str:
+    # The newline ends a comment at the end of the text.
+    return f"({condition}\n) IS NOT TRUE"
 
 
 def differing_columns(declared: StructType, snapshot: Snapshot) -> SchemaDiff:
@@ -177,8 +182,7 @@ class RowValidation(msgspec.Struct):
         files = snapshot.live_files()
         keys = keys_of(files["path"], files["deletion_vector"])
         for check in plan.checks:
-            # The newline ends a comment at the end of the text.
-            sql = f"({check.sql}\n) IS NOT TRUE"
+            sql = _negate(check.sql)
             broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
             seen = self._seen.setdefault((check.name, check.sql), set())
             new = files.filter(pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen)))))

@@ -96,6 +96,13 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
             )
         if self.within is not None and self.where is not None:
             raise InvalidArgument("an overwrite takes where or within, not both")
+        if self.where is not None and self.if_present in ("skip", "fail"):
+            raise InvalidArgument(
+                f"if_present={self.if_present!r} is for the parts of a slice, or for the table: "
+                "name the rows by within instead of where"
+            )
+        if self.absent is not None and self.if_present is not None:
+            raise InvalidArgument("an append takes absent or if_present, not both")
         # A text is a sequence of texts for mypy.
         for option in ("partition_by", "sort_by", "cluster_by"):
             if isinstance(columns := getattr(self, option), str):

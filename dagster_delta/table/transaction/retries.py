@@ -86,6 +86,11 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _ = self.limits  # raises for an invalid option
+        if isinstance(self.within, str):
+            raise InvalidArgument(
+                f"within takes a slice, as Slice.of makes it; {self.within!r} is for where, or for "
+                "check"
+            )
         match self.idempotency:
             case None | (str(), int()):
                 return

@@ -61,6 +61,13 @@ def test_violations_are_counted_by_rule_with_examples(table: DeltaTable) -> None
     assert all(row["id"] is None or row["price"] <= 0 for row in result.examples)
 
 
+def test_a_constraint_may_end_with_a_comment(table: DeltaTable) -> None:
+    table.add_constraint("small", "price < 100 -- in euros")
+    assert table.validate().is_valid
+    add_unchecked(table, {"id": [3], "price": [100]})
+    assert list(table.validate().violations.values()) == [1]
+
+
 def test_only_rows_after_a_version_are_validated(table: DeltaTable) -> None:
     add_unchecked(table, {"id": [3], "price": [-1]})
     spoiled = table.version()
