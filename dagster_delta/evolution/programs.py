@@ -375,7 +375,9 @@ def _readers_of(configuration: TableConfiguration | None) -> tuple[str, ...]:
     if configuration is None:
         return ()
     named = configuration.metadata.configuration.get(READERS_PROPERTY, "")
-    return known_readers(filter(str.strip, named.split(",")))
+    # Another release may have measured other programs.
+    known = load_programs().programs
+    return tuple(name for name in map(str.strip, named.split(",")) if name in known)
 
 
 def check_readers(

@@ -173,7 +173,8 @@ class RowWrite:
             )
         # Files remain only if another process has done the same write.
         created.delete()
-        return replace(done, kept_parts=self.kept, data_schema=self._data_schema)
+        kept = () if self.options.within is None else self.kept
+        return replace(done, kept_parts=kept, data_schema=self._data_schema)
 
     @property
     def within(self) -> Slice | None:
