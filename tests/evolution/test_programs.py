@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from dagster_delta import Column, DeltaTable, Identity
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.programs import (
+    READERS_PROPERTY,
     load_programs,
     program_lines,
     readers_with,
@@ -175,6 +177,14 @@ def test_restore_and_overwrite_ask_for_the_readers_too(tmp_path: Path) -> None:
 def test_an_unknown_reader_is_refused_with_the_name_that_is_close(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="did you mean polars"):
         table(tmp_path).set_properties({"dagsterDelta.readers": "polar"})
+
+
+def test_a_reader_that_another_release_has_measured_stops_no_change(tmp_path: Path) -> None:
+    made = configuration(tmp_path, properties={"delta.columnMapping.mode": "id"})
+    properties = {**made.metadata.configuration, READERS_PROPERTY: "unmeasured, polars"}
+    stored = replace(made, metadata=replace(made.metadata, configuration=properties))
+    assert not any("unmeasured" in line for line in program_lines(None, stored))
+    assert [name.split()[0] for name in readers_with(stored, "refused")] == ["polars"]
 
 
 def test_health_names_programs_that_misread_or_refuse_a_table(tmp_path: Path) -> None:
