@@ -33,6 +33,7 @@ from dagster_delta.evolution.dependants import (
 from dagster_delta.evolution.plan import ColumnChangePlan, PlannedStep, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
 from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY, column_names
+from dagster_delta.evolution.required_protocol import required_features, upgrade_protocol
 from dagster_delta.evolution.value_engine import ValueEngine
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
@@ -114,6 +115,9 @@ def plan_column_change(
     values.check_conversion(change, enabled.schema, source)
     marked = {MAX_COLUMN_ID_KEY: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
     prepared = enabled.with_properties({**enabled.metadata.configuration, **marked})
+    # The files of the shadow are written before the table shows its type.
+    needed = required_features(published_schema(enabled.schema, change), {})
+    prepared = replace(prepared, protocol=upgrade_protocol(prepared.protocol, needed))
     old, new = sql_type_name(place.data_type), sql_type_name(request.new_type)
     naming = f", renamed to {dotted((change.new_name,))}" if change.new_name else ""
     summary = f"change column {dotted(change.path)} from {old} to {new} online{naming}"

@@ -16,7 +16,6 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.required_protocol import required_features
-from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.features.registry import effective_features, find_feature
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -36,6 +35,11 @@ READERS_PROPERTY = "dagsterDelta.readers"
 
 Act = Literal["rows", "count", "filter", "changes", "time travel", "append"]
 """What a program does with a table; `rows` is a scan without a filter."""
+
+_ROWS: tuple[Act, ...] = ("rows", "count", "filter")
+"""What everybody does who reads a table."""
+_READS: tuple[Act, ...] = (*_ROWS, "changes", "time travel")
+_APPENDS: tuple[Act, ...] = ("append",)
 
 Verdict = Literal["wrong", "refused", "ended", "not offered"]
 """`wrong`: other rows, or wrong rows stored, without an error. `ended`: no answer in time, or the
@@ -92,7 +96,7 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
         """Name and version."""
         return f"{program} {self.programs[program].version}"
 
-    def verdicts(self, table: str, *, appends: bool) -> dict[str, Verdict]:
+    def verdicts(self, table: str, acts: Collection[Act]) -> dict[str, Verdict]:
         """By program, the worst of what it does with such a table, if that is not right."""
         found: dict[str, tuple[int, Verdict]] = {}
         # What every table of these types meets is not an effect of the feature.
@@ -101,7 +105,7 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
             (cell.program, cell.act, cell.verdict) for cell in self.cells if cell.table == base
         }
         for cell in self.cells:
-            if cell.table != table or (cell.act == "append") != appends:
+            if cell.table != table or cell.act not in acts:
                 continue
             is_known = (cell.program, cell.act, cell.verdict) in known
             if cell.verdict == "not offered" or is_known:
@@ -185,6 +189,8 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
             _name_widening(change.from_type, change.to_type, is_nested=len(path) > 1)
             for change in type_changes(field)
         )
+    if not all(isinstance(field.data_type, PrimitiveType | DecimalType) for field in schema):
+        names.append("nested types")
     for name in configuration.partition_columns:
         names.append(f"partitioned by {_type_name(schema.field(name).data_type)}")
     if any(field.name.rpartition(".")[0] in schema.names for field in schema if "." in field.name):
@@ -263,8 +269,8 @@ def lines_about_features(features: Collection[str], table: TableConfiguration) -
 
 def _lines_of(table: str) -> Iterator[str]:
     known = load_programs()
-    reads = known.verdicts(table, appends=False)
-    appends = known.verdicts(table, appends=True)
+    reads = known.verdicts(table, _READS)
+    appends = known.verdicts(table, _APPENDS)
     parts = {
         "**wrong without an error**": _with_notes(known, table, reads, is_append=False),
         "**store wrong rows**": _with_notes(known, table, appends, is_append=True),
@@ -320,12 +326,12 @@ def readers_with(
 
 
 def _verdicts_by_program(
-    configuration: TableConfiguration,
+    configuration: TableConfiguration, acts: Collection[Act] = _READS
 ) -> dict[str, dict[str, Verdict]]:
     """By program: what is not right when it reads tables that have what this one has."""
     found: dict[str, dict[str, Verdict]] = {}
     for table in similar_tables(configuration):
-        for program, verdict in load_programs().verdicts(table, appends=False).items():
+        for program, verdict in load_programs().verdicts(table, acts).items():
             found.setdefault(program, {})[table] = verdict
     return found
 
@@ -336,9 +342,10 @@ def known_readers(names: Iterable[str]) -> tuple[str, ...]:
     found = []
     for name in names:
         if (lowered := name.strip().lower()) not in known:
-            close = nearest_name(name, known.values())
-            hint = f"did you mean {close}?" if close else f"they are {', '.join(known.values())}"
-            raise InvalidArgument(f"{name} is none of the programs that were measured; {hint}")
+            raise InvalidArgument(
+                f"{name} is not a program that was measured as a reader of tables: those are "
+                f"{', '.join(known.values())}"
+            )
         found.append(known[lowered])
     return tuple(dict.fromkeys(found))
 
@@ -354,9 +361,11 @@ def find_blinded(before: TableConfiguration | None, after: TableConfiguration) -
     if before is not None:
         earlier = _readers_of(before)
         had = {
-            name: found for name, found in _verdicts_by_program(before).items() if name in earlier
+            name: found
+            for name, found in _verdicts_by_program(before, _ROWS).items()
+            if name in earlier
         }
-    found = _verdicts_by_program(after)
+    found = _verdicts_by_program(after, _ROWS)
     said = [
         f"{known.version_of(name)}, {table}: {known.note_on(table, name, is_append=False)}"
         for name in readers

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 
+def list_readers(snapshot: Snapshot) -> tuple[str, ...]:
+    """The programs that a table names as its readers."""
+    named = snapshot.metadata.configuration.get(READERS_PROPERTY, "")
+    return tuple(filter(None, map(str.strip, named.split(","))))
+
+
 def lines_about_properties(created: Snapshot, properties: Mapping[str, str]) -> tuple[str, ...]:
     """What the properties that a new table was given mean for other programs, a line for each."""
     features = required_features(StructType(()), properties)

@@ -163,19 +163,65 @@ def test_readers_are_named_of_a_table_that_they_misread_by_force_only(tmp_path: 
     changed.set_properties({"dagsterDelta.readers": "polars"})
 
 
-def test_restore_and_overwrite_ask_for_the_readers_too(tmp_path: Path) -> None:
+LOCAL = pa.table({"at": pa.array([1], pa.timestamp("us"))})
+NESTED = pa.table({"s": pa.array([{"a": 1}])})
+
+
+def test_an_overwrite_asks_for_the_readers_too(tmp_path: Path) -> None:
     changed = table(tmp_path)
-    changed.alter("RENAME COLUMN name TO label", enable_features=True)
-    changed.alter("DROP FEATURE columnMapping")
-    changed.set_properties({"dagsterDelta.readers": "DuckDB"})
-    local = pa.table({"at": pa.array([1], pa.timestamp("us"))})
     changed.set_properties({"dagsterDelta.readers": "chdb"})
     with pytest.raises(SchemaChangeRefused, match="session's time zone"):
-        changed.overwrite(local, schema_mode="overwrite")
+        changed.overwrite(LOCAL, schema_mode="overwrite")
 
 
-def test_an_unknown_reader_is_refused_with_the_name_that_is_close(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="did you mean polars"):
+def test_a_restore_asks_for_the_readers_too(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.overwrite(NESTED, schema_mode="overwrite")
+    misread = changed.version()
+    changed.overwrite(ROWS, schema_mode="overwrite")
+    changed.set_properties({"dagsterDelta.readers": "chdb"})
+    with pytest.raises(SchemaChangeRefused, match="NULL struct"):
+        changed.restore(misread)
+    restored = changed.restore(misread, force=True)
+    assert restored.snapshot.schema.names == ("s",)
+
+
+def test_a_table_that_a_reader_misreads_already_is_cloned(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.overwrite(LOCAL, schema_mode="overwrite")
+    changed.set_properties({"dagsterDelta.readers": "chdb"}, force=True)
+    copy = changed.clone(str(tmp_path / "copy"))
+    assert copy.snapshot.num_records == 1
+
+
+def test_an_online_change_asks_for_the_readers_before_it_begins(tmp_path: Path) -> None:
+    changed = table(tmp_path, dagsterDelta_enableColumnChange="true", dagsterDelta_readers="chdb")
+    changed.set_properties({"delta.columnMapping.mode": "name"})
+    version = changed.version()
+    with pytest.raises(SchemaChangeRefused, match="session's time zone"):
+        changed.change_column("name", "TIMESTAMP_NTZ", on_error="null")
+    assert changed.version() == version
+    changed.change_column("name", "TIMESTAMP_NTZ", on_error="null", force=True)
+    assert str(changed.schema().field("name").data_type) == "timestamp_ntz"
+
+
+def test_nested_columns_are_misread_too(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.set_properties({"dagsterDelta.readers": "chdb"})
+    with pytest.raises(SchemaChangeRefused, match="NULL struct"):
+        changed.overwrite(NESTED, schema_mode="overwrite")
+
+
+def test_the_change_feed_that_sail_lacks_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    changed = table(tmp_path)
+    changed.set_properties({"dagsterDelta.readers": "Sail"})
+    changed.set_properties({"delta.enableChangeDataFeed": "true"})
+    plan = changed.alter("SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", dry_run=True)
+    assert plan.skipped
+
+
+def test_an_unknown_reader_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"polar is not a program .* daft, deltalake"):
         table(tmp_path).set_properties({"dagsterDelta.readers": "polar"})
 
 

@@ -62,7 +62,7 @@ NOTES = (
     ),
     _read("*deletion vectors*", "chdb", "`count()` counts deleted rows; `count(column)` is right"),
     _read("mapping, vectors and wider types", "chdb", "`count()` counts deleted rows"),
-    _read("partitioned by decimal", "chdb", "another number comes of a wide decimal"),
+    _read("partitioned by decimal", "chdb", "wide decimals have wrong values"),
     _read("*timestamp_ntz", "chdb", "local times come as times of the session's time zone"),
     _read("checkpoint with *", "chdb", "local times come as times of the session's time zone"),
     _read("*", "chdb", "a NULL struct comes as a struct of NULLs, a NULL map as an empty one"),

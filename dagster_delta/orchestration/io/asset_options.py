@@ -28,6 +28,7 @@ from dagster_delta.orchestration.io.merge_config import (
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 from dagster_delta.storage import resolve_variable
+from dagster_delta.table.programs import known_readers
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
@@ -237,6 +238,8 @@ def read_asset_options(
     owner = f"asset {asset}"
     found = _find_options(metadata, ASSET_KEYS, _OF_OTHERS, owner)
     parsed = _parse_options(_ASSET_METADATA, found, owner)
+    if parsed.readers is not None:
+        known_readers(parsed.readers)
     given: dict[str, Any] = {
         option.name: getattr(parsed, option.name)
         for option in fields(AssetOptions)

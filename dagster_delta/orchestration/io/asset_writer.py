@@ -39,6 +39,7 @@ from dagster_delta.table.programs import (
     READERS_PROPERTY,
     known_readers,
     lines_about_properties,
+    list_readers,
 )
 from dagster_delta.table.transaction.retries import StatementOptions
 
@@ -267,11 +268,11 @@ def _claim_table(write: AssetWrite, table: DeltaTable, before: Snapshot | None) 
     properties. A table that the write leaves as it is may belong to another asset.
     """
     options = write.options
-    readers = None if options.readers is None else ",".join(known_readers(options.readers))
+    readers = None if options.readers is None else known_readers(options.readers)
     if before is None:
         owner = owner_of(write.asset_key, options)
         owned = {} if owner is None else {OWNER_PROPERTY: owner}
-        named = {} if readers is None else {READERS_PROPERTY: readers}
+        named = {} if readers is None else {READERS_PROPERTY: ",".join(readers)}
         properties = {**options.table_properties, **named, **owned}
         if write.idempotency is not None and options.mode != "overwrite":
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
@@ -281,9 +282,12 @@ def _claim_table(write: AssetWrite, table: DeltaTable, before: Snapshot | None) 
         return replace(write, options=options)
     if not _leaves_table(write, before):
         check_owner(table, before, write.asset_key, options, write.commit_info)
-        recorded = before.metadata.configuration.get(READERS_PROPERTY, "")
-        if readers is not None and readers != recorded:
-            record_property(table, READERS_PROPERTY, readers, write.commit_info)
+        recorded = list_readers(before)
+        if readers is not None and options.shared_table:
+            # The other assets may name others.
+            readers = tuple(dict.fromkeys((*recorded, *readers)))
+        if readers is not None and set(readers) != set(recorded):
+            record_property(table, READERS_PROPERTY, ",".join(readers), write.commit_info)
     return write
 
 

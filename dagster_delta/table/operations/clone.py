@@ -24,6 +24,7 @@ from dagster_delta.errors import (
     InvalidArgument,
     TableAlreadyExists,
 )
+from dagster_delta.evolution.programs import check_readers
 from dagster_delta.evolution.properties import set_properties
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
@@ -149,7 +150,9 @@ def clone_table(
     existing = check_clone(source, store, options)
     configuration = _plan_configuration(source, existing, options, now_ms=clock())
     transaction = Transaction(store, existing, clock=clock)
-    transaction.stage_configuration(configuration)
+    # What readers misread of the source, they misread of its clone.
+    check_readers(source.configuration, configuration, table=store.location.uri)
+    transaction.stage_configuration(configuration, force=True)
     transaction.depend_on(ReadScope(whole_table=True))
     files = source.live_files()
     copies: list[FileCopy] = []

@@ -42,6 +42,7 @@ from dagster_delta.evolution.column_change_plan import (
 from dagster_delta.evolution.column_change_request import ColumnChangeRequest
 from dagster_delta.evolution.column_paths import dotted, to_path
 from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
+from dagster_delta.evolution.programs import check_readers
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
@@ -390,7 +391,10 @@ def begin_column_change(
     def begin(newest: Snapshot) -> CommitResult:
         plan = plan_for(newest, request)
         transaction = Transaction(newest.store, newest, clock=clock)
-        transaction.stage_configuration(plan.prepared, force=request.force)
+        if not request.force:
+            # Once begun, the change is not refused at its end.
+            check_readers(plan.before, plan.after, table=newest.store.location.uri)
+        transaction.stage_configuration(plan.prepared, force=True)
         parameters = _describe_change(plan.change, "prepared")
         return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
@@ -408,7 +412,7 @@ def remove_mark(
     def cancel(newest: Snapshot) -> CommitResult:
         _check_running(newest, change)
         transaction = Transaction(newest.store, newest, clock=clock)
-        transaction.stage_configuration(cancelled_configuration(newest.configuration))
+        transaction.stage_configuration(cancelled_configuration(newest.configuration), force=True)
         parameters = _describe_change(change, "cancelled")
         return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
@@ -550,7 +554,7 @@ class ColumnChangeJob:
     def _publish_change(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
         configuration = snapshot.configuration
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
-        transaction.stage_configuration(published_configuration(configuration, change))
+        transaction.stage_configuration(published_configuration(configuration, change), force=True)
         clustering = published_clustering(configuration, change, snapshot.domain_metadata())
         if clustering is not None:
             transaction.stage_domain(clustering)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable as DeltaLakeTable
+from deltalake import QueryBuilder
 from msgspec.structs import replace
 
 from dagster_delta.errors import (
@@ -860,3 +863,18 @@ def test_what_lies_in_an_array_is_not_made_required(path: str) -> None:
     table.append(rows, properties=MAPPED)
     with pytest.raises(SchemaChangeRefused, match="lies in an array or a map"):
         table.change_column(path, "INT", nullable=False)
+
+
+def test_a_new_type_brings_the_feature_that_it_needs(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t", must_exist=False)
+    table.append(pa.table({"id": [1], "at": ["2026-01-02 03:04:05"]}))
+    change = {"enable_features": True}
+    plan = table.plan_column_change("at", "TIMESTAMP_NTZ", **change)  # type: ignore[arg-type]
+    assert "new table feature `timestampNtz`" in plan.to_markdown()
+    table.change_column("at", "TIMESTAMP_NTZ", **change)  # type: ignore[arg-type]
+    for version in range(1, table.version() + 1):
+        # Files of the new column lie in the table before readers see it.
+        assert "timestampNtz" in (table.snapshot(version=version).protocol.reader_features or ())
+    read = QueryBuilder().register("t", DeltaLakeTable(str(tmp_path / "t")))
+    rows = pa.table(read.execute("SELECT * FROM t").read_all()).to_pylist()
+    assert rows == [{"id": 1, "at": dt.datetime(2026, 1, 2, 3, 4, 5)}]
