@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
@@ -67,8 +67,7 @@ class Identity(msgspec.Struct, frozen=True):
             raise InvalidArgument("the step of an identity column may not be 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of a new table.
 
     Raises:
@@ -90,7 +89,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if isinstance(self.data_type, str):
-            object.__setattr__(self, "data_type", parse_type(self.data_type))
+            force_setattr(self, "data_type", parse_type(self.data_type))
         if (
             sum(source is not None for source in (self.generated_as, self.default, self.identity))
             > 1

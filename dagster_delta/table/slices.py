@@ -8,10 +8,10 @@ are those of the slice.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -93,8 +93,8 @@ class Slice(msgspec.Struct, frozen=True):
         """A slice by the values that its rows have.
 
         Args:
-            parts: by the name of each part: from columns to the value, the list of values, or the
-                `Range` that its rows have, all of the type of the column; None is null.
+            parts: by the name of each part: from columns to the value, the `Range`, or a list of
+                either that its rows have, all of the type of the column; None is null.
             name: of the whole, for messages; by default made of the names of the parts.
 
         Raises:
@@ -104,8 +104,11 @@ class Slice(msgspec.Struct, frozen=True):
             Slice.of({"de": {"country": "de"}, "nordic": {"country": ["dk", "no", "se"]}})
             Slice.of({"7 o'clock": {"at": Range(datetime(2026, 1, 1, 7), datetime(2026, 1, 1, 8))}})
         """
-        if not parts or not all(parts.values()):
-            raise InvalidArgument("a slice has at least one part, and each part has a column")
+        if not parts or not all(isinstance(part, Mapping) and part for part in parts.values()):
+            raise InvalidArgument(
+                "a slice has at least one part, and each part has a column, as in "
+                "Slice.of({'de': {'country': 'de'}})"
+            )
         found = {
             part: tuple(_rows_of(*item) for item in columns.items())
             for part, columns in parts.items()
@@ -168,11 +171,15 @@ class Slice(msgspec.Struct, frozen=True):
         if schema.fields:
             # The columns of the slice are asked for their types next.
             check_column_types(schema)
-        boxes = self.find_boxes(self.parts, schema)
+        boxes = [
+            {rows.column.strip("`") for rows in box if rows.is_key}
+            for box in self.find_boxes(self.parts, schema)
+        ]
+        first = self.find_boxes(self.parts, schema)[0] if boxes else ()
         columns = (
             schema.get(rows.column.strip("`"))
-            for rows in (boxes[0] if boxes else ())
-            if rows.is_key
+            for rows in first
+            if all(rows.column.strip("`") in keys for keys in boxes)
         )
         distinct = tuple(dict.fromkeys(field.name for field in columns if field is not None))
         # A table needs a column that is not a partition column.
@@ -243,20 +250,34 @@ def _moment(value: Any) -> Any:  # noqa: ANN401  of any type with an order
 
 
 def _rows_of(column: str, given: object) -> ColumnRows:
-    if isinstance(given, Range):
-        try:
-            has_values = _moment(given.start) < _moment(given.end)
-        except TypeError:
-            has_values = False
-        if not has_values:
-            raise InvalidArgument(
-                f"the range of {column} from {given.start!r} to {given.end!r} has no values: its "
-                "end has to be greater than its start, and of the same type"
-            )
-        return ColumnRows(column, ranges=(given,))
-    if isinstance(given, list | tuple | set | frozenset):
-        return ColumnRows(column, values=tuple(given))
-    return ColumnRows(column, values=(given,), is_key=True)
+    is_one = not isinstance(given, Collection) or isinstance(given, str | bytes)
+    found = [given] if is_one else list(given)  # type: ignore[call-overload]
+    ranges = tuple(one for one in found if isinstance(one, Range))
+    for one in ranges:
+        _check_range(column, one)
+    try:
+        join_ranges(ranges)
+    except TypeError as error:
+        raise InvalidArgument(f"the ranges of {column} have different types: {error}") from error
+    # Values of numpy, as those of a column of pandas are.
+    values = tuple(
+        cast("Any", one).item() if type(one).__module__ == "numpy" else one
+        for one in found
+        if not isinstance(one, Range)
+    )
+    return ColumnRows(column, values, ranges, is_key=is_one and not ranges)
+
+
+def _check_range(column: str, found: Range) -> None:
+    try:
+        has_values = _moment(found.start) < _moment(found.end)
+    except TypeError:
+        has_values = False
+    if not has_values:
+        raise InvalidArgument(
+            f"the range of {column} from {found.start!r} to {found.end!r} has no values: its end "
+            "has to be greater than its start, and of the same type"
+        )
 
 
 def _joined_boxes(boxes: Iterable[Box]) -> list[Box]:
@@ -292,7 +313,7 @@ def _column_condition(rows: ColumnRows, schema: StructType) -> Typed:
 
 def _within_range(column: Column, found: Range) -> Typed:
     """`column >= start AND column < end`."""
-    if type(found.start) is date and found.start + timedelta(days=1) == found.end:
+    if type(found.start) is date and found.end - found.start == timedelta(days=1):
         return _compared(column, "=", found.start)
     return all_of((_compared(column, ">=", found.start), _compared(column, "<", found.end)))
 

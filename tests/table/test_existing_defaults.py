@@ -32,7 +32,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 from tests.sample_tables import IDS, MORE, table_of
-from tests.table.handles import crashing_at_third_batch
+from tests.table.handles import crashing_at_third_batch, interrupted
 from tests.table_rows import stored_rows
 
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
@@ -572,3 +572,11 @@ def test_a_lazy_default_is_what_a_rewrite_would_have_written(
         for where in (None, "c = 7", "c <> 7", "c IS NULL"):
             lazy, written = (stored_rows(table, where=where) for table in tables)
             assert lazy == written
+
+
+def test_defaults_that_another_process_materializes_meanwhile_are_done(store: MemoryStore) -> None:
+    table_of(store, IDS).add_column("c", "INT", default="7", existing_rows="lazy")
+    late = interrupted(store, lambda other: other.materialize_defaults())
+    late.materialize_defaults()
+    assert not late.snapshot().configuration.supports(EXISTING_DEFAULTS_FEATURE)
+    assert [row["c"] for row in stored_rows(late)] == [7, 7]

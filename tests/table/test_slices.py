@@ -6,6 +6,7 @@ import datetime as dt
 import pathlib
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,6 +15,7 @@ from dagster_delta.errors import (
     CommitConflict,
     InvalidArgument,
     PartitionMismatch,
+    SchemaChangeRefused,
     SchemaMismatch,
     TableAlreadyExists,
 )
@@ -76,6 +78,11 @@ def colors(store: MemoryStore) -> DeltaTable:
                 "b": {"day": Range(dt.date(2026, 2, 1), dt.date(2026, 3, 1))},
             },
             "`day` >= DATE '2026-01-01' AND `day` < DATE '2026-03-01'",
+        ),
+        ({"a": {"id": np.array([1, 2])}}, "`id` IN (1, 2)"),
+        (
+            {"a": {"id": [Range(1, 3), 7, Range(9, 10)]}},
+            "(`id` = 7) OR (`id` >= 1 AND `id` < 3) OR (`id` >= 9 AND `id` < 10)",
         ),
         (
             {"a": {"day": Range(dt.date(2026, 1, 1), dt.date(2026, 1, 2))}},
@@ -144,6 +151,8 @@ def test_columns_with_one_value_in_each_part_are_its_keys() -> None:
     month = Range(dt.date(2026, 1, 1), dt.date(2026, 2, 1))
     assert Slice.of({"a": {"p": "x", "day": month}}).key_columns(SCHEMA) == ("p",)
     assert Slice.of({"a": {"p": ["x", "y"]}}).key_columns(SCHEMA) == ()
+    assert Slice.of({"a": {"p": "x"}, "b": {"p": ["y", "z"]}}).key_columns(SCHEMA) == ()
+    assert Slice.of({"a": {"p": "x"}, "b": {"id": 1}}).key_columns(SCHEMA) == ()
     assert Slice.of({"a": {"p": "x"}}).key_columns(StructType((SCHEMA.field("p"),))) == ()
 
 
@@ -171,6 +180,7 @@ def test_an_overwrite_takes_where_or_within(colors: DeltaTable) -> None:
         ("overwrite", {"where": "dynamic", "if_present": "fail"}, "within instead of where"),
         ("append", {"absent": "id = 1", "if_present": "replace"}, "absent or if_present"),
         ("append", {"within": "p = 'red'"}, "within takes a slice"),
+        ("overwrite", {"if_present": None}, "of an overwrite"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -185,6 +195,29 @@ def test_options_that_contradict_each_other_are_refused(
 def test_a_range_without_values_is_refused(ends: tuple[Any, Any]) -> None:
     with pytest.raises(InvalidArgument, match="has no values"):
         Slice.of({"a": {"id": Range(*ends)}})
+
+
+def test_ranges_that_cannot_be_compared_are_refused() -> None:
+    ranges = [Range(1, 2), Range(dt.date(2026, 1, 1), dt.date(2026, 1, 2))]
+    with pytest.raises(InvalidArgument, match="different types"):
+        Slice.of({"a": {"id": ranges}})
+
+
+def test_a_range_may_end_with_the_last_day() -> None:
+    end = Slice.of({"a": {"day": Range(dt.date(9999, 12, 30), dt.date.max)}})
+    assert end.sql(SCHEMA) == "`day` = DATE '9999-12-30'"
+
+
+def test_a_merge_widens_the_columns_that_its_clauses_take(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([1], pa.int32())}))
+    wider = pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([7], pa.int64())})
+    merge = table.merge(wider, "t.id = s.id", schema_mode="widen")
+    merge.when_matched_delete().execute()
+    assert table.snapshot().num_records == 0
+    merge = table.merge(wider, "t.id = s.id", schema_mode="widen").when_not_matched_insert_all()
+    with pytest.raises(SchemaChangeRefused, match="enableTypeWidening"):
+        merge.execute()
 
 
 def test_conditions_of_a_merge_within_a_slice_may_end_with_a_comment(colors: DeltaTable) -> None:

@@ -127,7 +127,7 @@ def _wall_clock(window: Range) -> Range:
 def _check_wall_clock(windows: Iterable[Range], column: str) -> None:
     for window in windows:
         for boundary in (window.start, window.end):
-            if boundary.fold:
+            if boundary.fold or _is_within_repeated_hour(boundary):
                 raise InvalidArgument(
                     f"the clock goes back around {boundary.replace(tzinfo=None)} in "
                     f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
@@ -135,6 +135,19 @@ def _check_wall_clock(windows: Iterable[Range], column: str) -> None:
                     "use a timestamp column or partitions of UTC",
                     column=column,
                 )
+
+
+def _is_within_repeated_hour(boundary: datetime) -> bool:
+    """Whether a wall clock shows the moment before a time twice, and the time, too: a window that
+    begins or ends there has rows on both sides of the clock change.
+    """
+    moments = (boundary, boundary - timedelta(microseconds=1))
+    return all(_is_shown_twice(moment.replace(tzinfo=boundary.tzinfo)) for moment in moments)
+
+
+def _is_shown_twice(moment: datetime) -> bool:
+    first, second = (moment.replace(fold=fold).utcoffset() for fold in (0, 1))
+    return first is not None and second is not None and first > second
 
 
 def _whole_days(dimension: DimensionSlice) -> list[Range]:
@@ -146,7 +159,9 @@ def _whole_days(dimension: DimensionSlice) -> list[Range]:
         return [Range(*found) for found in days]
     joined = join_ranges(Range(*window) for window in dimension.windows or ())
     for window in joined:
-        if not (_is_midnight(window.start) and _is_midnight(window.end)):
+        # Where the clock goes back to midnight, an hour ends at the midnight of its beginning.
+        is_day = window.start.date() < window.end.date()
+        if not (is_day and _is_midnight(window.start) and _is_midnight(window.end)):
             raise InvalidArgument(
                 f"the partition from {window.start} to {window.end} is a part of a day, and a "
                 "date column cannot distinguish it from the other parts; partition_expr must name "

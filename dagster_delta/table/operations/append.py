@@ -76,7 +76,8 @@ def append(
         within: the slice of the table that every row has to be in.
         if_present: what a part of `within` gets that has rows: `replace` replaces them, `skip`
             leaves the part as it is and its new rows out, `fail` refuses to write. Without
-            `within`, the table is the part, once it exists. By default, rows are added.
+            `within`, the table is the part, once it exists. By default, rows are added. Other
+            appends that commit meanwhile count as later, as for `absent`.
 
     Raises:
         SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -106,7 +107,8 @@ def append(
         if_present=if_present,
     )
     # Rows in memory can be written again if the version of this handle turns out to be too old.
-    held = table._recent() if is_in_memory(data) and if_present is None else None
+    is_blind = absent is None and if_present is None
+    held = table._recent() if is_blind and is_in_memory(data) else None
     snapshot = table._latest() if held is None else held
     write = RowWrite(table.store, data, options, now_ms)
     if if_present == "replace":
@@ -150,8 +152,8 @@ def _check_absence(write: RowWrite, snapshot: Snapshot) -> None:
         return
     if within is None:
         raise TableAlreadyExists(
-            "the table exists already, and if_present is 'fail': leave it out to add the rows, or "
-            "pass 'replace' or 'skip'",
+            "the table exists already, and if_present is 'fail': pass 'replace' or 'skip', or "
+            "append without if_present to add the rows",
             table=write.store.location.uri,
             version=snapshot.version,
         )

@@ -152,7 +152,7 @@ class _FeatureDropping:
         """Drop the feature, or plan it. Lazy defaults need not be there."""
         configuration, name = snapshot.configuration, self._action.name
         plan: SchemaChangePlan
-        if name == EXISTING_DEFAULTS_FEATURE and not configuration.supports(name):
+        if self._has_no_defaults(snapshot):
             step = PlannedStep("no row has a lazy default", "nothing")
             plan = SchemaChangePlan(configuration, configuration, (step,))
         else:
@@ -165,6 +165,11 @@ class _FeatureDropping:
         done = self._drop_feature(snapshot)
         plan = plan.with_files(self._rewrite.num_files, self._rewrite.size_bytes)
         return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
+
+    def _has_no_defaults(self, snapshot: Snapshot) -> bool:
+        """Whether lazy defaults are to be dropped, and there are none."""
+        name = self._action.name
+        return name == EXISTING_DEFAULTS_FEATURE and not snapshot.configuration.supports(name)
 
     def _drop_feature(self, snapshot: Snapshot) -> CommitResult:
         name, truncates = self._action.name, self._action.truncate_history
@@ -179,6 +184,8 @@ class _FeatureDropping:
                     self._stop_using_feature, snapshot.store, snapshot, RETRIES
                 )
             snapshot = prepared.snapshot
+            if self._has_no_defaults(snapshot):
+                return prepared
             if truncates:
                 _check_history_is_gone(snapshot, snapshot.version)
             else:
@@ -201,6 +208,9 @@ class _FeatureDropping:
 
     def _stop_using_feature(self, snapshot: Snapshot) -> CommitResult:
         """Stop using the feature."""
+        if self._has_no_defaults(snapshot):
+            # Another process has materialized them meanwhile.
+            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
         drop = plan_feature_drop(snapshot.configuration, self._action.name)
         files = _files_to_rewrite(snapshot, drop)
         if drop.prepared.metadata == snapshot.metadata and not files.num_rows:

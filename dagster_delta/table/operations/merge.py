@@ -136,9 +136,10 @@ def merge(
             evaluates the SQL exactly and a session is active.
         schema_mode: `strict`: only the table's columns, other columns of the source are
             ignored; `widen`: likewise, and columns that clauses take from the source get its
-            wider types if the table has `delta.enableTypeWidening`; `merge`: columns that clauses
-            take from the source, by name or all of them, are added as well. With both, the source
-            may lack columns, which do not change.
+            wider types if the table has `delta.enableTypeWidening`, and other values are cast as
+            Spark does: 1.5 to 1; `merge`: columns that clauses
+            take from the source, by name or all of them, are added as well. With `widen` and
+            `merge`, the source may lack columns, which do not change.
         on_conflict: as for `delete`; the source is read once.
         memory_limit: as for `optimize`: a larger source, and a larger join, go to temporary
             files. The embedded engine keeps 24 bytes per row that changes besides.
@@ -698,7 +699,6 @@ def merged_configuration(
         return current
     if statement.schema_mode == "widen":
         source = _known_fields(source, current.schema)
-        check_widening(current, source)
     # Rows without a match in the source cannot get a column from it.
     writing = [
         clause
@@ -711,6 +711,8 @@ def merged_configuration(
         wanted = _narrow_schema(source, list(_assigned_paths(writing, statement.target_alias)))
     if wanted is None:
         return current
+    if statement.schema_mode == "widen":
+        check_widening(current, wanted)
     # A merge need not have every column: columns that an insert omits are checked with its rows.
     return grown_configuration(current, wanted, filled=current.schema.names)
 

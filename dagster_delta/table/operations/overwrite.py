@@ -115,6 +115,8 @@ def overwrite(
         within=within,
         if_present=if_present,
     )
+    if if_present is None:
+        raise InvalidArgument("if_present of an overwrite is 'replace', 'skip' or 'fail'")
     write = RowWrite(table.store, data, options, now_ms)
     write_rows = overwrite_rows if if_present == "replace" else append_rows
     return adopt_write(table, write_rows(write, table._latest()), engine, data)

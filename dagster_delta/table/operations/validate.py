@@ -21,7 +21,9 @@ from dagster_delta.engines.statements.constraint_check import generation_constra
 from dagster_delta.errors import (
     MAX_EXAMPLES,
     ConstraintViolation,
+    InvalidArgument,
     LogGap,
+    SchemaMismatch,
     UnsupportedExpression,
     VersionNotFound,
 )
@@ -65,8 +67,11 @@ class ValidationResult(msgspec.Struct, frozen=True):
 def validate(
     table: TableHandle, /, *, since: int | None = None, max_examples: int = MAX_EXAMPLES
 ) -> ValidationResult:
-    """Check that rows satisfy what the table declares about them: NOT NULL, CHECK constraints,
-    invariants and generation expressions. Nothing is written.
+    """Check that the rows of this handle's version satisfy what the table declares about them: NOT
+    NULL, CHECK constraints, invariants and generation expressions. Nothing is written.
+
+    The embedded engine evaluates the rules; `unknown` of the result names those that it cannot, or
+    that fail on a value. NOT NULL inside arrays and maps is a part of their types, and no rule.
 
     Args:
         since: only the rows that were added after this version; all rows if the log no longer
@@ -139,7 +144,8 @@ def validate_rows(rows: NewRows, *, max_examples: int = MAX_EXAMPLES) -> Validat
         broken = _negate(constraint.sql)
         try:
             count = sum(batch.num_rows for batch in rows.batches(broken, ()))
-        except UnsupportedExpression as error:
+        except (InvalidArgument, SchemaMismatch, UnsupportedExpression) as error:
+            # Others wrote the rule, and the rows.
             unknown[constraint.name] = str(error)
             continue
         if count:

@@ -213,6 +213,25 @@ def test_a_repeated_hour_is_refused_in_a_naive_timestamp(key):
         predicate(NEW_YORK_HOURS, [key], "timestamp_ntz")
 
 
+QUARTERS = dg.TimeWindowPartitionsDefinition(
+    start="2024-10-26-00:00",
+    fmt="%Y-%m-%d-%H:%M",
+    cron_schedule="*/15 * * * *",
+    timezone="Europe/Berlin",
+)
+
+
+@pytest.mark.parametrize("key", ["2024-10-27-02:00", "2024-10-27-02:15", "2024-10-27-02:45"])
+def test_a_part_of_a_repeated_hour_is_refused_in_a_naive_timestamp(key):
+    with pytest.raises(InvalidArgument, match="clock goes back"):
+        predicate(QUARTERS, [key], "timestamp_ntz")
+
+
+@pytest.mark.parametrize("key", ["2024-10-27-01:45", "2024-10-27-03:00", "2024-10-26-02:15"])
+def test_a_part_of_another_hour_is_taken_in_a_naive_timestamp(key):
+    assert key.rpartition("-")[2] in predicate(QUARTERS, [key], "timestamp_ntz")
+
+
 def test_both_halves_of_a_repeated_hour_together_are_one_naive_hour():
     sql = predicate(NEW_YORK_HOURS, ["2023-11-05-01:00-0500", "2023-11-05-01:00"], "timestamp_ntz")
     assert sql == (

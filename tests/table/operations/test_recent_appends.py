@@ -318,3 +318,9 @@ def test_a_handle_leaves_no_checkpoint_in_the_log_of_another_table(store: _Count
     with pytest.raises(VersionNotFound, match="created again or set back"):
         table.checkpoint()
     assert _other(store).version() == 2
+
+
+def test_an_append_to_a_table_without_some_rows_reads_the_latest_version(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    DeltaTable("memory", store=store).delete("id = 1")
+    assert table.append(ROWS.slice(0, 1), absent="id = 1").version == 2

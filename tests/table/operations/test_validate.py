@@ -68,6 +68,15 @@ def test_a_constraint_may_end_with_a_comment(table: DeltaTable) -> None:
     assert list(table.validate().violations.values()) == [1]
 
 
+def test_a_rule_that_fails_on_a_value_hides_no_other(table: DeltaTable) -> None:
+    table.add_constraint("inverse", "10 / price > 0")
+    add_unchecked(table, {"id": [None], "price": [0]})
+    result = table.validate()
+    assert not result.is_valid
+    assert list(result.unknown) == ["CHECK inverse"]
+    assert sum(result.violations.values()) == 2
+
+
 def test_only_rows_after_a_version_are_validated(table: DeltaTable) -> None:
     add_unchecked(table, {"id": [3], "price": [-1]})
     spoiled = table.version()
