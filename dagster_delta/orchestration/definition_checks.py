@@ -17,7 +17,7 @@ from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFee
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     AssetOptions,
-    check_merge,
+    check_mode,
     check_shared,
     read_input_options,
 )
@@ -147,7 +147,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
         # No keys: they are not needed to check that the columns fit the dimensions.
         select_partitions(partitions_def, (), options.partition_expr, asset=asset.name)
     if not _applies_changes(asset.definition):
-        check_merge(options, metadata, asset=asset.name)
+        check_mode(options, metadata, asset=asset.name)
         check_shared(options, asset=asset.name)
     if options.merge_config is not None:
         _check_sql(sql_texts(options.merge_config), f"the merge of asset {asset.name}")

@@ -59,6 +59,9 @@ class MergeSource(Protocol):
     def schema(self) -> StructType:
         """Logical schema."""
 
+    def rows(self) -> object:
+        """The rows in a form that the engine writes, and that can be read again."""
+
     def padded(self, lengths: Mapping[str, int]) -> MergeSource:
         """The source with some columns as CHAR(n), by the length of each."""
 

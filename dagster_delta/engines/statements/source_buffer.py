@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.data_input import to_reader
+from dagster_delta.engines.data_input import RepeatableRows, to_reader
 from dagster_delta.engines.statements.merge_plan import with_lengths
 from dagster_delta.nested_arrays import index_of, rows_without_columns, runs_of
 from dagster_delta.parquet.store_assignment import assign_batches
@@ -54,6 +54,13 @@ class SourceRows:
             self._batches = _keep_or_spill(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [batch.num_rows for batch in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+    def rows(self) -> RepeatableRows:
+        """The rows, to be written as often as needed."""
+        return RepeatableRows(
+            self._arrow_schema,
+            lambda: pa.RecordBatchReader.from_batches(self._arrow_schema, self._batches),
+        )
 
     def padded(self, lengths: Mapping[str, int]) -> Self:
         """The rows with some columns as CHAR(n), by the length of each."""

@@ -30,7 +30,9 @@ from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 from dagster_delta.storage import resolve_variable
 from dagster_delta.table.programs import known_readers
 
-WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
+WriteMode = Literal[
+    "append", "overwrite", "replace_using", "replace_on", "merge", "error", "ignore"
+]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
 NAMESPACE = "delta/"
@@ -150,6 +152,12 @@ class AssetOptions:
     """Added to the commitInfo of every commit."""
     merge_config: MergeConfig | None = None
     """Configuration of the mode `merge`."""
+    replace_using: _Names | None = None
+    """Columns for the mode `replace_using`: rows of the table that equal a new row in them are
+    replaced."""
+    replace_on: str | None = None
+    """Spark SQL over the table `t` and the new rows `s` for the mode `replace_on`: rows of the
+    table that satisfy it with a new row are replaced."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
@@ -299,6 +307,26 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
         raise InvalidArgument(f"{asset} has mode merge, and {problem}")
 
 
+def check_mode(options: AssetOptions, metadata: Collection[str], *, asset: str) -> None:
+    """Refuse options that the mode of an asset cannot follow, and a mode without its options."""
+    check_merge(options, metadata, asset=asset)
+    for mode, example in (("replace_using", ["day", "shop"]), ("replace_on", "t.day <=> s.day")):
+        is_given = bool(getattr(options, mode))
+        if is_given != (options.mode == mode):
+            problem = f"has the metadata {mode}, and its mode is {options.mode!r}"
+            if not is_given:
+                problem = f"has the mode {mode!r}, and does not say which rows are replaced"
+            raise InvalidArgument(
+                f"asset {asset} {problem}: its metadata are "
+                f"{{'mode': {mode!r}, {mode!r}: {example!r}}}, both or none of them"
+            )
+    if options.mode.startswith("replace_") and options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            f"{asset} has mode {options.mode}, and its schema_mode overwrite would drop columns of "
+            "existing rows: use schema_mode merge or strict"
+        )
+
+
 def check_shared(options: AssetOptions, *, asset: str) -> None:
     """Refuse to replace or delete rows of a shared table without knowing which are the asset's."""
     config = options.merge_config or MergeConfig()
@@ -306,7 +334,8 @@ def check_shared(options: AssetOptions, *, asset: str) -> None:
         clauses and name.startswith("when_not_matched_by_source")
         for name, clauses in config.merge_operations_config or ()
     )
-    removes = options.mode == "overwrite" or (options.mode == "merge" and deletes)
+    removes = options.mode in ("overwrite", "replace_using", "replace_on")
+    removes = removes or (options.mode == "merge" and deletes)
     if options.shared_table and removes and options.owned_rows is None:
         raise InvalidArgument(
             f"asset {asset} shares its table, and its run replaces or deletes rows, which may be "

@@ -245,6 +245,8 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     try:
         if write.options.mode == "merge":
             result = _merge_rows(write, table, data, creates_table=before is None)
+        elif write.options.mode in ("replace_using", "replace_on"):
+            result = _replace_matches(write, table, data)
         else:
             result = _append_rows(write, table, data)
     except TableAlreadyExists as error:
@@ -312,6 +314,26 @@ def _append_rows(write: AssetWrite, table: DeltaTable, data: object) -> CommitRe
         # An overwrite is idempotent, so it needs no transaction id, and the log does not grow by
         # one per run.
         idempotency=None if options.mode == "overwrite" else write.idempotency,
+        schema_mode=options.schema_mode,
+        partition_by=options.partition_by,
+        commit_info=write.commit_info,
+        properties=options.table_properties,
+        progress=write.progress,
+        description=write.description,
+        sort_by=options.sort_by or (),
+        cluster_by=options.cluster_by,
+    )
+
+
+def _replace_matches(write: AssetWrite, table: DeltaTable, data: object) -> CommitResult:
+    options = write.options
+    return table.overwrite(
+        data,
+        within=write.within,
+        replace_using=options.replace_using,
+        replace_on=options.replace_on,
+        # Rows with a null key would be added again by another attempt.
+        idempotency=write.idempotency,
         schema_mode=options.schema_mode,
         partition_by=options.partition_by,
         commit_info=write.commit_info,

@@ -19,7 +19,7 @@ from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     SchemaMode,
     WriteMode,
-    check_merge,
+    check_mode,
     read_asset_options,
     read_input_options,
 )
@@ -126,8 +126,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     mode: WriteMode = Field(
         default="overwrite",
         description="overwrite: replace the table, or the partitions of the run; append: add "
-        "rows; merge: update and insert rows according to merge_config; error, ignore: write only "
-        "if there is nothing yet, otherwise fail or skip.",
+        "rows; replace_using, replace_on: replace the rows that match new ones, by the columns or "
+        "the condition of that name in the metadata; merge: update and insert rows according to "
+        "merge_config; error, ignore: write only if there is nothing yet, otherwise fail or skip.",
     )
     merge_config: MergeConfig | None = Field(
         default=None, description="For the mode merge: the type of the merge and when rows match."
@@ -235,7 +236,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 "changes nothing about its table: options are metadata of the asset's definition"
             )
         if not value.has_own_mode:
-            check_merge(options, metadata, asset=name)
+            check_mode(options, metadata, asset=name)
         return options
 
     def _wrap_value(self, context: dg.OutputContext, obj: object) -> AssetValue:

@@ -427,6 +427,25 @@ def merge_rows(
         return run_with_retries(merge, store, snapshot, statement)
 
 
+def stage_merge(
+    transaction: Transaction,
+    statement: MergeStatement,
+    source: MergeSource,
+    configuration: TableConfiguration,
+    engine: Engine,
+) -> tuple[MergedRows, Mapping[str, int]]:
+    """Stage the rows of a MERGE beside other rows, for a statement that commits both.
+
+    `configuration` is that of the table after the commit, which already is staged.
+    """
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  there is a table to merge into
+    asked = statement.kept_within(snapshot.schema)
+    merge = _Merge.parse(engine, snapshot, asked, source, snapshot.configuration)
+    merge = replace(merge, configuration=configuration)
+    return merge.stage_rows(transaction, merge.source.summarise(merge.condition))
+
+
 def _begin_transaction(snapshot: Snapshot, statement: MergeStatement) -> Transaction:
     if snapshot.exists:
         transaction = Transaction(snapshot.store, snapshot)
@@ -504,17 +523,10 @@ class _Merge(msgspec.Struct, frozen=True):
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
-        plan, may_hold = self._plan_merge(source)
-        merged = self.engine.merge(plan)
-        read = plan.target.files
-        files = pc.filter(read, pc.is_in(read["path"], string_column(list(merged.rows))))
-        with transaction.created_files:
-            reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
-            selected = SelectedRows(files, merged.rows, reads)
-            counts = self._stage_changes(transaction, merged, selected)
+        merged, counts = self.stage_rows(transaction, source)
         now = time.perf_counter()
         metrics = {
-            "numSourceRows": plan.num_source_rows,
+            "numSourceRows": source.num_rows,
             **self._make_metrics(merged, counts),
             "materializeSourceTimeMs": round((source.materialized - started) * 1000),
             "scanTimeMs": round((merged.scanned - source.materialized) * 1000),
@@ -531,6 +543,19 @@ class _Merge(msgspec.Struct, frozen=True):
             metrics=metrics,
             user_info=self.statement.commit_info,
         )
+
+    def stage_rows(
+        self, transaction: Transaction, source: SourceSummary
+    ) -> tuple[MergedRows, Mapping[str, int]]:
+        """Write what the merge writes, and stage it; with the counts of `change_rows`."""
+        plan, may_hold = self._plan_merge(source)
+        merged = self.engine.merge(plan)
+        read = plan.target.files
+        files = pc.filter(read, pc.is_in(read["path"], string_column(list(merged.rows))))
+        with transaction.created_files:
+            reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
+            selected = SelectedRows(files, merged.rows, reads)
+            return merged, self._stage_changes(transaction, merged, selected)
 
     def _stage_changes(
         self, transaction: Transaction, merged: MergedRows, selected: SelectedRows

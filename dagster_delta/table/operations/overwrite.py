@@ -1,37 +1,40 @@
-"""OVERWRITE: rows in place of all rows, of those of some partitions, or of those that match.
+"""OVERWRITE: rows in place of all rows, of those of some partitions, or of those that match a
+condition or the new rows.
 
 Spec: Add File and Remove File; Append-only Tables; Partition Value Serialization.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
-from dagster_delta.engines.plans import RowRewrite
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.merge_schema import diff_schemas
-from dagster_delta.protocol.actions import AddFile, RemoveFile
+from dagster_delta.protocol.actions import RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.schema import DataType, StructType
-from dagster_delta.protocol.values.partition_values import parse_partition_value
-from dagster_delta.table.log.columns import files_in_partitions
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.operations.append import append_rows
 from dagster_delta.table.operations.auto_compact import adopt_write
-from dagster_delta.table.operations.write_planning import WriteOptions, write_spec
+from dagster_delta.table.operations.replaced_files import (
+    removal_metrics,
+    remove_files,
+    remove_partitions,
+    stage_inserted_changes,
+)
+from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.operations.write_rows import (
     DYNAMIC,
     RowWrite,
     overwrite_check,
     write_metrics,
 )
-from dagster_delta.table.read.file_planner import FilePlanner, read_plan, select_rows
-from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
+from dagster_delta.table.read.file_planner import FilePlanner, select_rows
+from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
 
 if TYPE_CHECKING:
     from dagster_delta.sql.constraint import Constraint
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
     from dagster_delta.table.transaction.transaction import CommitResult
-
-PartitionKey = tuple[object, ...]
 
 
 def overwrite(
@@ -66,6 +67,8 @@ def overwrite(
     on_conflict: OnConflict = "retry",
     within: Slice | None = None,
     if_present: IfPresent = "replace",
+    replace_using: Sequence[str] | None = None,
+    replace_on: str | None = None,
 ) -> CommitResult:
     """Replace rows as one commit, creating the table if it does not exist.
 
@@ -91,6 +94,12 @@ def overwrite(
         within: instead of `where`: the slice of the table whose rows are replaced, and that every
             new row has to be in.
         if_present: as for `append`.
+        replace_using: instead of `where`: columns of the table and of the data; the rows are
+            replaced that equal a new row in all of them. Null equals nothing, so that rows with a
+            null there stay, and new ones are added to them. Without new rows nothing changes.
+        replace_on: instead: Spark SQL over the table `t` and the new rows `s`, as in
+            `"t.day = s.day AND t.shop <=> s.shop"`; the rows are replaced that satisfy it with at
+            least one new row. Every new row is written, whether it replaces one or not.
 
     Raises:
         PartitionMismatch: a new row does not satisfy `where`, or is outside of `within`.
@@ -114,9 +123,16 @@ def overwrite(
         on_conflict=on_conflict,
         within=within,
         if_present=if_present,
+        replace_using=replace_using,
+        replace_on=replace_on,
     )
     if if_present is None:
         raise InvalidArgument("if_present of an overwrite is 'replace', 'skip' or 'fail'")
+    if options.replaces_matches:
+        from dagster_delta.table.operations.overwrite_matches import overwrite_matches
+
+        replaced = overwrite_matches(table.store, data, options, table._latest())
+        return adopt_write(table, replaced, engine, data)
     write = RowWrite(table.store, data, options, now_ms)
     write_rows = overwrite_rows if if_present == "replace" else append_rows
     return adopt_write(table, write_rows(write, table._latest()), engine, data)
@@ -180,8 +196,8 @@ def _stage_replacement(
             )
         written = write.write_rows(configuration)
         if snapshot is not None:
-            removes = _remove_partitions(write, snapshot, written.files)
-        return write_metrics(written) | _removal_metrics(removes)
+            removes = remove_partitions(write, snapshot, written.files)
+        return write_metrics(written) | removal_metrics(removes)
     check, expression = where, None
     if snapshot is not None and write.within is not None:
         expression = write.within.condition(snapshot.schema)
@@ -200,19 +216,12 @@ def _stage_replacement(
             is_decided = found.is_decided
         if not is_decided:
             return _replace_rows(write, configuration, snapshot, expression, checks)
-        removes = _remove_files(write, found.files, planner.may_hold(*predicates))
+        removes = remove_files(write, found.files, planner.may_hold(*predicates))
     elif snapshot is not None:
         removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
         write.transaction.depend_on(ReadScope(whole_table=True))
         write.transaction.stage_removed(removes)
-    return write_metrics(write.write_rows(configuration, checks)) | _removal_metrics(removes)
-
-
-def _removal_metrics(removes: Sequence[RemoveFile]) -> dict[str, int | str]:
-    return {
-        "numRemovedFiles": len(removes),
-        "numRemovedBytes": sum(remove.size_bytes or 0 for remove in removes),
-    }
+    return write_metrics(write.write_rows(configuration, checks)) | removal_metrics(removes)
 
 
 def _replace_rows(
@@ -229,70 +238,12 @@ def _replace_rows(
     written = write.write_rows(configuration, checks)
     if not selected.files.num_rows:
         transaction.depend_on(selected.reads)
-        return write_metrics(written) | _removal_metrics(())
+        return write_metrics(written) | removal_metrics(())
     counts = change_rows(transaction, selected, engine, where=expression)
     if counts["numAddedChangeFiles"]:
-        # As soon as a commit has change data files, they alone are the feed.
-        plan = read_plan(snapshot, file_table(written.files), None, configuration)
-        spec = write_spec(configuration, write.store.location, check_rows=False)
-        inserts = RowRewrite(
-            plan, {}, (), keeps_rest=False, data=spec, change_data=spec, recorded_as="insert"
-        )
-        transaction.stage_change_files(engine.rewrite(inserts).change_files)
+        stage_inserted_changes(write, configuration, written)
     names = ("numRemovedFiles", "numRemovedBytes", "numCopiedRows")
     # Copied rows are named only where there are any.
     return write_metrics(written) | {
         name: counts[name] for name in names if counts[name] or name != "numCopiedRows"
     }
-
-
-def _remove_partitions(
-    write: RowWrite, snapshot: Snapshot, written: Iterable[AddFile]
-) -> Sequence[RemoveFile]:
-    """Stage the removal of every file of the partitions that new files were written to.
-
-    Partitions are compared by value: writers spell one value in several ways.
-    """
-    key = _partition_key(snapshot.configuration)
-    replaced = {key(file.partition_values) for file in written}
-    names = snapshot.configuration.physical_partition_columns
-
-    def is_replaced(files: pa.Table) -> pa.BooleanArray:
-        values = files["partition_values"]
-        return files_in_partitions(values, names, lambda values: key(values) in replaced)
-
-    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
-        return [add for add in adds if key(add.partition_values) in replaced]
-
-    return _remove_files(
-        write, FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), may_hold
-    )
-
-
-def _remove_files(
-    write: RowWrite,
-    files: pa.Table,
-    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]],
-) -> Sequence[RemoveFile]:
-    removes = tombstones(files, write.clock())
-    paths = frozenset(remove.path for remove in removes)
-    write.transaction.depend_on(ReadScope(may_hold=may_hold, paths=paths))
-    write.transaction.stage_removed(removes)
-    return removes
-
-
-def _partition_key(
-    configuration: TableConfiguration,
-) -> Callable[[Mapping[str, str | None]], PartitionKey]:
-    names, fields = configuration.physical_partition_columns, configuration.partition_schema
-
-    def value(text: str | None, data_type: DataType) -> object:
-        found = parse_partition_value(text, data_type)
-        # NaN equals nothing, not even itself, but is one partition.
-        return "NaN" if found != found else found
-
-    def key(values: Mapping[str, str | None]) -> PartitionKey:
-        columns = zip(names, fields, strict=True)
-        return tuple(value(values.get(name), field.data_type) for name, field in columns)
-
-    return key

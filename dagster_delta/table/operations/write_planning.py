@@ -80,6 +80,11 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
     where: str | None = None
     """What an overwrite replaces: Spark SQL, or `dynamic` for the partitions of the new rows; None
     for all rows, or those of the slice."""
+    replace_using: Sequence[str] | None = None
+    """Columns: an overwrite replaces the rows that equal a new row in them."""
+    replace_on: str | None = None
+    """Spark SQL over the table `t` and the new rows `s`: an overwrite replaces the rows that
+    satisfy it with a new row."""
     if_present: IfPresent | None = None
     """What the parts of the slice get that have rows, or the table that exists; None: more rows."""
 
@@ -101,12 +106,35 @@ class WriteOptions(StatementOptions, frozen=True, kw_only=True):
                 f"if_present={self.if_present!r} is for the parts of a slice, or for the table: "
                 "name the rows by within instead of where"
             )
+        self._check_matching()
         if self.absent is not None and self.if_present is not None:
             raise InvalidArgument("an append takes absent or if_present, not both")
         # A text is a sequence of texts for mypy.
-        for option in ("partition_by", "sort_by", "cluster_by"):
+        for option in ("partition_by", "sort_by", "cluster_by", "replace_using"):
             if isinstance(columns := getattr(self, option), str):
                 raise InvalidArgument(f"{option} is a list of columns; write [{columns!r}]")
+
+    @property
+    def replaces_matches(self) -> bool:
+        """Whether an overwrite compares the rows of the table with the new ones."""
+        return self.replace_using is not None or self.replace_on is not None
+
+    def _check_matching(self) -> None:
+        names = ("where", "replace_using", "replace_on")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidArgument(f"an overwrite takes {' or '.join(given)}, one of them")
+        if not self.replaces_matches:
+            return
+        if self.replace_using is not None and not self.replace_using:
+            raise InvalidArgument("replace_using names no column, so that nothing is replaced")
+        if self.schema_mode == "overwrite":
+            raise InvalidArgument(
+                f"{given[0]} replaces a part of the rows, and the schema can only be replaced "
+                'together with all of them: use schema_mode="merge"'
+            )
+        if self.if_present in ("skip", "fail"):
+            raise InvalidArgument(f"an overwrite takes if_present or {given[0]}, not both")
 
 
 def plan_configuration(

@@ -117,6 +117,10 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
         numbered = frame.withColumn(ROW_NUMBER, functions.monotonically_increasing_id())
         return cls(numbered.localCheckpoint(), schema, table)
 
+    def rows(self) -> DataFrame:
+        """The rows, which were computed once."""
+        return self.frame.drop(ROW_NUMBER)
+
     def padded(self, lengths: Mapping[str, int]) -> SparkMergeSource:
         """The source with some columns as CHAR(n), by the length of each."""
         schema, functions = with_lengths(self.schema, lengths), functions_of(self.frame)
