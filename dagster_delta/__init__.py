@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.io.openlineage import openlineage_dataset
     from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
     from dagster_delta.orchestration.io.type_handlers import TableInput, TypeHandler
+    from dagster_delta.orchestration.maintenance.branch_job import (
+        DeltaBranchConfig,
+        delta_branch_job,
+    )
     from dagster_delta.orchestration.maintenance.jobs import (
         delta_clone_job,
         delta_maintenance_job,
@@ -108,6 +112,8 @@ if TYPE_CHECKING:
     )
     from dagster_delta.streaming.data_source import register_delta_log
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
+    from dagster_delta.table.branches.branch import Branch, find_branches
+    from dagster_delta.table.branches.publish import Publication
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
@@ -123,8 +129,9 @@ if TYPE_CHECKING:
     from dagster_delta.table.transaction.transaction import Transaction
 
 __all__ = [
-    "AzureStorageOptions", "ChangeDataFeed", "ChangeFeedConfig", "CheckpointConfig",
+    "AzureStorageOptions", "Branch", "ChangeDataFeed", "ChangeFeedConfig", "CheckpointConfig",
     "CleanLogConfig", "CloneConfig", "Column", "CommitResult", "ConflictRetries",
+    "DeltaBranchConfig",
     "DeltaChangeFeedComponent", "DeltaCloneConfig", "DeltaCommitRange", "DeltaError",
     "DeltaIOManager", "DeltaIngestionComponent", "DeltaLakeComponent", "DeltaMaintenanceComponent",
     "DeltaMaintenanceConfig", "DeltaRestoreConfig", "DeltaSchemaChangeConfig",
@@ -132,17 +139,19 @@ __all__ = [
     "DeltaTableComponent", "DeltaTableResource", "FsckConfig", "FsspecStorageOptions",
     "GcsStorageOptions", "Identity", "LocalStorageOptions", "MergeConfig", "MergeOperationsConfig",
     "MergeType", "MissingFiles", "OpOutputsConfig", "OptimizeConfig", "OptimizeResult",
+    "Publication",
     "Range", "ReorgConfig", "RestoreConfig", "S3StorageOptions", "Scan", "SchemaChangeKind",
     "Slice", "Snapshot",
     "SparkSessionResource", "StorageOptions", "TableChanges", "TableHealth", "TableInput",
     "Transaction", "TypeHandler", "UnreferencedFiles", "UpstreamChanges", "UpstreamColumns",
     "VacuumConfig", "VacuumResult", "__version__", "check_definitions", "checkpoint_op",
-    "clean_log_op", "clone_op", "delta_asset_checks", "delta_change_feed_asset",
+    "clean_log_op", "clone_op", "delta_asset_checks", "delta_branch_job", "delta_change_feed_asset",
     "delta_change_feed_sensor", "delta_clone_job", "delta_files_asset", "delta_files_sensor",
     "delta_health_asset", "delta_maintenance_job", "delta_maintenance_schedule",
     "delta_op_outputs_job", "delta_restore_job", "delta_schema_change_job", "delta_sink",
-    "delta_sql_asset", "delta_table_pool", "delta_table_sensor", "fsck_op", "history_op",
-    "observable_delta_asset", "openlineage_dataset", "optimize_op", "register_delta_log",
+    "delta_sql_asset", "delta_table_pool", "delta_table_sensor", "find_branches",
+    "fsck_op", "history_op", "observable_delta_asset", "openlineage_dataset", "optimize_op",
+    "register_delta_log",
     "reorg_op", "report_delta_commit", "restore_op", "ship_package", "sql_column_lineage",
     "vacuum_op", "variants_from_json", "variants_from_python", "variants_to_json",
     "variants_to_python",
@@ -170,6 +179,7 @@ _MODULES = {
     "orchestration.io.openlineage": "openlineage_dataset",
     "orchestration.io.sql_assets": "delta_sql_asset",
     "orchestration.io.type_handlers": "TableInput TypeHandler",
+    "orchestration.maintenance.branch_job": "DeltaBranchConfig delta_branch_job",
     "orchestration.maintenance.jobs": (
         "delta_clone_job delta_maintenance_job delta_maintenance_schedule delta_restore_job"
     ),
@@ -200,6 +210,8 @@ _MODULES = {
     ),
     "streaming.data_source": "register_delta_log",
     "streaming.sink": "DeltaSink delta_sink",
+    "table.branches.branch": "Branch find_branches",
+    "table.branches.publish": "Publication",
     "table.delta_table": "DeltaTable",
     "table.operations.fsck": "MissingFiles",
     "table.operations.health": "TableHealth",

@@ -16,6 +16,7 @@ from dagster import ConfigurableResource, get_dagster_logger
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.branches import BranchedTables
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.protocol.schema import StructType
+    from dagster_delta.table.branches.branch import Branch
 
 HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
 """Setting of a session: URL of an application in the History Server, with `APPLICATION_ID`."""
@@ -307,7 +309,7 @@ def _local_cores(master: str) -> int | str | None:
     return int(cores)
 
 
-class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
+class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
     """One Delta table, for use in any asset or op.
 
     The table is named by its `uri`, or by `root_uri`, `schema` and `name`, in the layout of
@@ -356,7 +358,8 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         )
 
     def table(self, version: int | None = None) -> DeltaTable:
-        """The table, opened.
+        """The table, opened. With a branch, its own table; or production's, which refuses writes,
+        if the branch has none: see `writable_table`.
 
         Args:
             version: version to open; overrides the version of the resource.
@@ -364,18 +367,33 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             TableNotFound: the table does not exist; `create` creates it.
         """
+        uri, options = self._find_place()
+        chosen = self.version if version is None else version
+        branch = self.find_branch()
+        if branch is not None and uri == self.table_uri and chosen is None:
+            return branch.open(uri, allow_column_changes=self.enable_column_change)
         return DeltaTable(
-            self.table_uri,
-            storage_options=self.storage_options.to_options(),
-            version=self.version if version is None else version,
+            uri,
+            storage_options=options,
+            version=chosen,
             allow_column_changes=self.enable_column_change,
         )
 
+    def writable_table(self) -> DeltaTable:
+        """The table, opened to be changed: with a branch, its own, which begins as a clone of
+        production's if the branch has none yet.
+
+        Raises:
+            TableNotFound: the table does not exist; `create` creates it.
+        """
+        if (branch := self.find_branch()) is not None:
+            branch.begin(self.table_uri)
+        return self.table()
+
     def exists(self) -> bool:
-        """Whether there is a Delta table at the location."""
-        return DeltaTable.is_delta_table(
-            self.table_uri, storage_options=self.storage_options.to_options()
-        )
+        """Whether there is a Delta table at the location, or, with a branch, in the branch."""
+        uri, options = self._find_place()
+        return DeltaTable.is_delta_table(uri, storage_options=options)
 
     def create(
         self,
@@ -398,13 +416,41 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             TableAlreadyExists: the mode is `error` and the table exists.
         """
+        uri, options, given = self.table_uri, self.storage_options.to_options(), properties
+        if (branch := self.find_branch()) is not None:
+            if branch.begin(uri) is None:
+                given = {**(properties or {}), **branch.new_table_properties(uri)}
+            uri, options = branch.table_uri(uri), dict(branch.storage_options)
         return DeltaTable.create(
-            self.table_uri,
+            uri,
             schema,
             partition_by=partition_by,
-            properties=properties,
+            properties=given,
             description=description,
             mode=mode,
-            storage_options=self.storage_options.to_options(),
+            storage_options=options,
             allow_column_changes=self.enable_column_change,
         )
+
+    def find_branch(self, name: str | None = None) -> Branch | None:
+        """The branch that the table is written to, or another one; None for production.
+
+        Args:
+            name: of the other one.
+
+        Raises:
+            InvalidArgument: the table is not named by `root_uri` and `name`.
+        """
+        if resolve_variable(name or self.branch or "") and not (self.root_uri and self.name):
+            raise InvalidArgument(
+                "a DeltaTableResource with a branch names its table by root_uri and name: a branch "
+                "has the tables below a root"
+            )
+        return super().find_branch(name)
+
+    def _find_place(self) -> tuple[str, dict[str, object]]:
+        """Location and storage options of the table that is read."""
+        uri, branch = self.table_uri, self.find_branch()
+        if branch is not None and branch.find(uri) is not None:
+            return branch.table_uri(uri), dict(branch.storage_options)
+        return uri, self.storage_options.to_options()

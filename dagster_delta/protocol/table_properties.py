@@ -237,6 +237,9 @@ class TableProperties(msgspec.Struct, frozen=True):
     )
     """Whether columns may change their type online, a property that this library defines; None if
     not set, which means no."""
+    branch_retention_ms = _Property("dagsterDelta.branchRetention", parse_interval_ms, 14 * _DAY_MS)
+    """How long VACUUM keeps files for a branch after that began, in milliseconds; a property that
+    this library defines."""
     enable_row_ids = _declare_flag("delta.enableRowIds")
     """Whether row ids are complete, in the draft of row tracking."""
     row_tracking_suspended = _declare_flag("delta.rowTrackingSuspended")

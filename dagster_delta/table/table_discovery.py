@@ -17,6 +17,9 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.storage import open_store
 
+BRANCHES_DIRECTORY = "_branches"
+"""Directory below a root with the tables of branches, which are not those of the root."""
+
 
 class DeclaredTable(msgspec.Struct, frozen=True, array_like=True):
     """What a table declares, in a form that can be stored."""
@@ -31,7 +34,7 @@ class DeclaredTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 def find_tables(root: str, storage_options: Mapping[str, object] | None = None) -> list[str]:
-    """The locations of all tables at or below `root`, sorted.
+    """The locations of all tables at or below `root`, sorted, without those of its branches.
 
     A local directory is walked without entering tables. On other storage every name below the root
     is listed, because storage without directories has no cheaper way: call it rarely.
@@ -58,6 +61,7 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
         path[: path.index(marker)].rstrip("/")
         for path in (meta.path for meta in store.list_recursive())
         if path.startswith(marker) or f"/{marker}" in path
+        if f"/{BRANCHES_DIRECTORY}/" not in f"/{path}"
     }
     return sorted(_join_path(base, name) for name in found)
 
@@ -68,7 +72,7 @@ def _find_tables_below(directory: Path, name: str, above: frozenset[str]) -> Ite
         # A symbolic link to a directory above: its tables are found there.
         return
     with os.scandir(directory) as entries:
-        names = [entry.name for entry in entries if entry.is_dir()]
+        names = [e.name for e in entries if e.name != BRANCHES_DIRECTORY and e.is_dir()]
     if LOG_DIRECTORY in names:
         yield name
         return

@@ -45,6 +45,7 @@ class TableHandle:
             )
         self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
+        self._refusal: str | None = None
         self._snapshot: Snapshot | None = None
         try:
             self._snapshot = Snapshot.load(self._store, version=version)
@@ -86,6 +87,17 @@ class TableHandle:
         """The metadata action. Raises TableNotFound if the table does not exist yet."""
         return self._known().metadata
 
+    def refuse_writes(self, reason: str) -> None:
+        """Make this handle one that only reads: each statement that changes, or plans to change,
+        the table is refused with this reason.
+        """
+        self._refusal = reason
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this handle refuses writes; None if it does not."""
+        return self._refusal
+
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The commits, newest first, as far back as the log reaches.
 
@@ -126,6 +138,8 @@ class TableHandle:
         Raises:
             TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
+        if self._refusal is not None:
+            return self._known() if self._pinned else self._find_newest() or self._known()
         self._pinned = False
         latest = self._latest()
         return self._known() if latest is None else latest
@@ -151,17 +165,22 @@ class TableHandle:
         """The version of this handle if a commit can be tried on it without reading the log: the
         put of the next version fails if that version was committed, unless it was deleted since.
         """
-        known = None if self._pinned else self._snapshot
+        known = None if self._pinned or self._refusal is not None else self._snapshot
         return known if known is not None and known.keeps_log(now_ms()) else None
 
     def _latest(self) -> Snapshot | None:
         """The latest version, from which every write starts; None if the table does not exist."""
+        if self._refusal is not None:
+            raise InvalidArgument(self._refusal, table=self.uri)
         if self._pinned:
             raise InvalidArgument(
                 "the handle was opened at a version, and only the latest one can be written; open "
                 "the table without version",
                 table=self.uri,
             )
+        return self._find_newest()
+
+    def _find_newest(self) -> Snapshot | None:
         known = self._snapshot
         self._snapshot = find_snapshot(self._store) if known is None else known.update()
         return self._snapshot

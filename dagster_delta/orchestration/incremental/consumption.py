@@ -27,13 +27,14 @@ from dagster_delta.errors import (
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.partitions.partitions import SelectPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_slice
-from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.operations.write_planning import ColumnDivergence, find_divergences
+from dagster_delta.table.read.branch_tables import BranchBase
 from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
     lasting_transactions,
 )
+from dagster_delta.table.transaction.followed_tables import application_id, position_at, version_of
 from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
@@ -41,19 +42,8 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.commit_result import SetTransaction
 
-_VERSION_BITS = 32
-_DIGEST_DIGITS = 7  # in hexadecimal; version and digest fit into a long
-
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
-
-
-def application_id(table_id: str, partition_key: str | None) -> str:
-    """The application id in the target's log for reading an upstream table, for one partition or
-    for the whole table.
-    """
-    name = FOLLOWED_TABLE_PREFIX + table_id
-    return name if partition_key is None else f"{name}/{partition_key}"
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -166,29 +156,16 @@ class Consumption(msgspec.Struct, frozen=True):
         return self.refreshed(f"the changes are no longer available: {error}")
 
 
-def version_of(position: int) -> int:
-    """The upstream version of a position."""
-    return position & ((1 << _VERSION_BITS) - 1)
-
-
-def _position_at(snapshot: Snapshot, version: int) -> int:
-    """The position at a version, without a digest if a clean-up has deleted the commit."""
-    try:
-        digest = int(commit_digest(read_commit(snapshot.store, version))[:_DIGEST_DIGITS], 16)
-    except VersionNotFound:
-        return version
-    return digest << _VERSION_BITS | version
-
-
 def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption:
     """What a run reads, up to the opened version of the upstream table."""
     upstream = consumer.upstream
     table_id = upstream.snapshot.metadata.id
     recorded = _recorded_positions(target)
     current = [_Position(table_id, key) for key in consumer.keys]
-    done = {position.key: _find_done_version(recorded, position) for position in current}
     found = [_find_transaction(recorded, position) for position in current]
-    newest = _position_at(upstream.snapshot, upstream.snapshot.version)
+    known = _inherit_positions(recorded, upstream.snapshot)
+    done = {position.key: _find_done_version(known, position) for position in current}
+    newest = position_at(upstream.snapshot, upstream.snapshot.version)
     planned = Consumption(
         consumer,
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
@@ -200,7 +177,7 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
         _end_replaced(recorded, current),
     )
     reason = (
-        consumer.full_refresh or _first_time(recorded, table_id, done) or _set_back(upstream, done)
+        consumer.full_refresh or _first_time(known, table_id, done) or _set_back(upstream, done)
     )
     if reason is not None:
         return planned.refreshed(reason)
@@ -213,8 +190,8 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
         before = changes.snapshot_before()
         moved: list[ColumnDivergence] = []
         if before is not None and target is not None:
-            known = (table.configuration for table in (before, upstream.snapshot, target))
-            moved = find_divergences(*known, columns=changes.columns)
+            tables = (table.configuration for table in (before, upstream.snapshot, target))
+            moved = find_divergences(*tables, columns=changes.columns)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.without_changes(error)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
@@ -264,6 +241,24 @@ def _recorded_positions(target: Snapshot | None) -> _Recorded:
             table_id, slash, key = txn.app_id.removeprefix(FOLLOWED_TABLE_PREFIX).partition("/")
             found.setdefault(key if slash else None, {})[table_id] = txn
     return found
+
+
+def _inherit_positions(recorded: _Recorded, upstream: Snapshot) -> _Recorded:
+    """The positions, those in the table that the upstream one began with as a branch included: who
+    has read that up to the version of the beginning has read the first version of the branch's one.
+    """
+    base = BranchBase.of(upstream)
+    if base is None:
+        return recorded
+    known = {key: dict(found) for key, found in recorded.items()}
+    for found in known.values():
+        txn = found.get(base.table_id)
+        if txn is None or txn.version == NOT_FOLLOWED:
+            continue
+        if version_of(txn.version) == base.version:
+            del found[base.table_id]
+            found.setdefault(upstream.metadata.id, replace(txn, version=base.clone_version))
+    return known
 
 
 def _find_transaction(recorded: _Recorded, position: _Position) -> SetTransaction | None:
@@ -333,7 +328,7 @@ def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | No
                 f"the upstream log was rolled back: it was read up to version {version}, "
                 f"and is at {latest}"
             )
-        found = _position_at(upstream.snapshot, version)
+        found = position_at(upstream.snapshot, version)
         if version not in (position, found) and found != position:
             return (
                 f"the upstream log was rolled back and has grown again: its version {version} is "

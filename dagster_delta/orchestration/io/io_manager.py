@@ -13,6 +13,11 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.orchestration.branches import (
+    BranchedTables,
+    branch_facts,
+    branch_metadata,
+)
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     MERGE_KEYS,
@@ -56,7 +61,6 @@ from dagster_delta.orchestration.io.type_handlers import (
     takes_none,
     type_handler_of,
 )
-from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.op_outputs import PLACE_PROPERTY, RUN_PROPERTY
 from dagster_delta.orchestration.partitions.mapping import keys_of_input
 from dagster_delta.orchestration.partitions.partitions import partition_selector
@@ -84,7 +88,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.slices import Slice
 
 
-class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
+class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
     """Stores assets as Delta tables, and loads tables as inputs.
 
     The value that an asset returns (a pyspark, pandas or polars frame, or any Arrow value) selects
@@ -213,7 +217,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             report_nothing(context, written)
             return
         table_name = options.qualified_name(*_find_identity(context))
-        report_write(context, written, work, table_name=table_name)
+        facts = branch_metadata(self.find_branch(), written.snapshot)
+        report_write(context, written, {**work, **facts}, table_name=table_name)
         for observer in observers:
             observer.after_write(context, written)
 
@@ -261,16 +266,22 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     ) -> AssetWrite:
         facts = run_facts(context, () if partitions is None else partitions.parts)
         uri = options.table_uri(self.root_uri, *_find_identity(context))
+        storage_options = self.storage_options.to_options()
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
-        elif options.table_name is None and facts.run_id is not None:
+        if (branch := self.find_branch()) is not None:
+            if branch.begin(uri) is None:
+                marks = {**options.table_properties, **branch.new_table_properties(uri)}
+                options = options.with_values(table_properties=marks)
+            uri, storage_options = branch.table_uri(uri), dict(branch.storage_options)
+        if not context.has_asset_key and options.table_name is None and facts.run_id is not None:
             place = "/".join(filter(None, options.table_path(*_find_identity(context))))
             marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
             options = options.with_values(table_properties={**options.table_properties, **marks})
         return AssetWrite(
             name=name,
             uri=uri,
-            storage_options=self.storage_options.to_options(),
+            storage_options=storage_options,
             options=options,
             within=partitions or owned_slice(options.owned_rows, asset=name),
             is_partitioned=partitions is not None,
@@ -330,7 +341,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
 
         by_partition = None if partitions is None else scans_by_partition
         value = handler.load(TableInput(table, scan, lambda: self.spark_session, by_partition))
-        log_input_metadata(context, input_facts(scan, handler, value))
+        facts = {**input_facts(scan, handler, value), **branch_facts(self.find_branch(), snapshot)}
+        log_input_metadata(context, facts)
         for observer in self._make_observers():
             observer.after_read(context, snapshot)
         return value
@@ -352,7 +364,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
         """
         try:
-            uri = self.asset_table_uri(asset_key, metadata)
+            uri = self.production_uri(asset_key, metadata)
             return self._open_table(uri, asset_key.to_user_string())
         except TableNotFound:
             return None
@@ -367,7 +379,23 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         return spark_session_of(self.spark or SparkSessionResource())
 
     def asset_table_uri(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
-        """Location of the table of an asset.
+        """Location of the table of an asset: in the branch, if that has its own.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata is invalid.
+        """
+        uri = self.production_uri(asset_key, metadata)
+        branch = self.find_branch()
+        if branch is not None and branch.contains(uri) and branch.find(uri) is not None:
+            return branch.table_uri(uri)
+        return uri
+
+    def production_uri(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
+        """Location of the table of an asset in production.
 
         Args:
             asset_key: of the asset.
@@ -407,6 +435,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
 
     def _open_table(self, uri: str, name: str) -> DeltaTable:
         try:
+            branch = self.find_branch()
+            if branch is not None and branch.contains(uri):
+                return branch.open(uri, allow_column_changes=self.enable_column_change)
             return DeltaTable(
                 uri,
                 storage_options=self.storage_options.to_options(),

@@ -98,7 +98,7 @@ def delta_maintenance_job(
 
     defaults = dict(config or DeltaMaintenanceConfig())
     asked = config_naming_tables(DeltaMaintenanceConfig, "tables", found, **defaults)
-    mapping = _one_config([*steps, *([] if select is None else [_SELECT])], asked)
+    mapping = one_config([*steps, *([] if select is None else [_SELECT])], asked)
     what = f"Compacts, vacuums, checkpoints and cleans the log of {named_tables(found)}."
     return maintenance.to_job(name=name, config=mapping, **{"description": what, **job_options})
 
@@ -233,11 +233,11 @@ def job_on_one_table(
     def doing() -> None:
         op.alias(step)()
 
-    mapping = _one_config([step], config_naming_tables(config_class, "table", tables))
+    mapping = one_config([step], config_naming_tables(config_class, "table", tables))
     return doing.to_job(name=name, config=mapping, **job_options)
 
 
-def _one_config(steps: Sequence[str], config: type[dg.Config]) -> dg.ConfigMapping:
+def one_config(steps: Sequence[str], config: type[dg.Config]) -> dg.ConfigMapping:
     """The config of a run as that of each of its steps."""
 
     def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
@@ -258,7 +258,8 @@ def _restore_or_clone(
         config = _config_of_passed_version(context, maintained, table, config)
     metadata = maintain(context, table, maintained.name, [config])
     if isinstance(config, DeltaRestoreConfig) and table.version() != before:
-        report_table(context, maintained, table, metadata, is_restored=True)
+        restored = f"Restored as version {table.version()}"
+        report_table(context, maintained, table, metadata, described=restored)
         _run_checks(context, maintained.asset_key)
 
 
@@ -372,22 +373,23 @@ def report_table(
     table: DeltaTable,
     metadata: RawMetadata,
     *,
-    is_restored: bool = False,
+    described: str | None = None,
 ) -> None:
-    """Report the state of an asset's table after a job. The UI shows the columns and the row count
-    of the latest event, so that each has everything.
+    """Report the state of an asset's table after a job: as a materialization with a description,
+    if the job has changed its rows, else as an observation. The UI shows the columns and the row
+    count of the latest event, so that each has everything.
     """
     key, snapshot = maintained.asset_key, table.snapshot()
     if key is None:
         return
     name = maintained.table_name(context.resources)
     known = table_metadata(snapshot, uri=table.uri, table_name=name)
-    is_materialized = is_restored and not maintained.is_observable
+    is_materialized = described is not None and not maintained.is_observable
     event = dg.AssetMaterialization if is_materialized else dg.AssetObservation
     context.log_event(
         event(
             key,
-            description=f"Restored as version {snapshot.version}" if is_restored else None,
+            description=described,
             metadata={**metadata, **known},
             tags=data_version_tags(snapshot, context.instance, key),
         )
@@ -429,6 +431,9 @@ def _maintenance_op(
         table = maintained.open(context.resources)
         if table is None:
             context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
+            return
+        if table.refusal is not None:
+            context.log.info(f"{maintained.name} is not maintained: {table.refusal}")
             return
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)

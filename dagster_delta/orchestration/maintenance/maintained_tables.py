@@ -170,15 +170,22 @@ def config_naming_tables(
         choice = list[choice]
     elif len(tables) == 1:
         defaults[field_name] = choice(tables[0].name)
-    fields: dict[str, Any] = {
+    described = f"{asked.description} There are: {named_tables(tables)}."
+    default = defaults.pop(field_name, ...)
+    named = {field_name: (choice, Field(default=default, description=described))}
+    return config_with_defaults(config, defaults, **named)
+
+
+def config_with_defaults(
+    config: type[_C], defaults: Mapping[str, object], **fields: Any
+) -> type[_C]:
+    """The config with other defaults, and with other fields."""
+    own: dict[str, Any] = {
         name: (field.annotation, Field(default=defaults[name], description=field.description))
         for name, field in config.model_fields.items()
         if name in defaults
     }
-    described = f"{asked.description} There are: {named_tables(tables)}."
-    default = defaults.get(field_name, ...)
-    fields[field_name] = (choice, Field(default=default, description=described))
-    return create_model(config.__name__, __base__=config, **fields)
+    return create_model(config.__name__, __base__=config, **{**own, **fields})
 
 
 def tables_of_asset(

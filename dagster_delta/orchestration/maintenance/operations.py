@@ -120,6 +120,11 @@ class VacuumConfig(OperationConfig):
     )
     lite: bool = False
     keep_versions: list[int] = Field(default=[])
+    branch_roots: list[str] = Field(
+        default=[],
+        description="Each branch_root_uri of branches that are not stored below the root of the "
+        "tables. Files that branches read are kept for dagsterDelta.branchRetention.",
+    )
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
@@ -131,10 +136,12 @@ class VacuumConfig(OperationConfig):
         summary, facts = _report_deleted("vacuum", result)
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
         first = result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
-        return (
-            f"{summary}, {hours}",
-            {**facts, "delta/vacuum_first_files": dg.MetadataValue.json(first)},
-        )
+        facts = {**facts, "delta/vacuum_first_files": dg.MetadataValue.json(first)}
+        if kept := result.kept_for_branches:
+            named = ", ".join(f"{name}: {counted(count, 'file')}" for name, count in kept.items())
+            hours += f"; kept, since branches read them: {named}"
+            facts["delta/vacuum_kept_for_branches"] = sum(kept.values())
+        return f"{summary}, {hours}", facts
 
 
 class FsckConfig(OperationConfig):

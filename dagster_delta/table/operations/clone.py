@@ -161,7 +161,7 @@ def clone_table(
         copy = _DeepCopy(source, existing, store, clock())
         named, copies, vectors = copy.name(files), copy.copies, list(copy.vectors.values())
     else:
-        named = _refer_to_files(files, source.store)
+        named = refer_to_files(files, source.store)
     now = named.slice(0, 0) if existing is None else existing.live_files()
     entering, renumbered, leaving = file_difference(now, named)
     adds: Sequence[AddFile]
@@ -178,7 +178,7 @@ def clone_table(
     changes = adds or leaving.num_rows or domains
     if existing is not None and configuration == existing.configuration and not changes:
         return CommitResult(existing.version, {}, existing, skipped=True)
-    _copy_files(source, store, [*copies, *vectors], options.on_progress)
+    copy_files(source, store, [*copies, *vectors], options.on_progress)
     transaction.stage_domain(*domains)
     transaction.stage_removed(tombstones(leaving, clock()))
     transaction.follow_rows_of(source)
@@ -226,7 +226,7 @@ def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> Non
         )
     if deep or not source.num_files:
         return
-    path = _refer_to_files(source.live_files().slice(0, 1), source.store)["path"][0].as_py()
+    path = refer_to_files(source.live_files().slice(0, 1), source.store)["path"][0].as_py()
     same_kind = _normalize_uri(own).partition(":")[0] == _normalize_uri(other).partition(":")[0]
     if not same_kind or store.head(decode_path(path)) is None:
         raise InvalidArgument(
@@ -283,12 +283,15 @@ def _plan_configuration(
     return configuration
 
 
-def _copy_files(
+def copy_files(
     source: Snapshot,
     store: ObjectStore,
     copies: Sequence[FileCopy],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
+    """Copy files of a version into another store, several at a time. Raises DataFileMissing if one
+    is gone.
+    """
     if not copies:
         return
     with ThreadPoolExecutor(min(_MAX_WORKERS, len(copies)), "delta-clone") as workers:
@@ -356,8 +359,8 @@ class FileCopy(msgspec.Struct, frozen=True):
     """Size of the file; 0 if the log does not give it."""
 
 
-def _refer_to_files(files: pa.Table, store: ObjectStore) -> pa.Table:
-    """The files of the source by absolute URIs."""
+def refer_to_files(files: pa.Table, store: ObjectStore) -> pa.Table:
+    """Live files by absolute URIs, their deletion vectors included."""
     paths = [_absolute_uri(store, decode_path(file)) for file in files["path"].to_pylist()]
 
     def name(vector: DeletionVectorDescriptor, fields: dict[str, object]) -> _Vector:
@@ -418,7 +421,7 @@ class _DeepCopy:
             source = decode_path(row["path"])
             values = dict(row["partition_values"] or ())
             ordered = {name: values.get(name) for name in self._partition_columns}
-            wanted = _find_relative_path(source, partition_directory(ordered))
+            wanted = relative_path_in(source, partition_directory(ordered))
             path = self._choose_path(source, wanted, row["size_bytes"], row["modification_time_ms"])
             paths.append(encode_path(path))
         return _rename_files(files, paths, self._name_vector)
@@ -460,7 +463,7 @@ class _DeepCopy:
         return fields
 
 
-def _find_relative_path(path: str, partition: str) -> str:
+def relative_path_in(path: str, partition: str) -> str:
     """The target path of a file: its own relative path, or its partition if it has none."""
     if not path.startswith("/") and scheme_of(path) is None:
         return posixpath.normpath(path)

@@ -43,7 +43,7 @@ def drop_table(store: ObjectStore, mark: str, value: str) -> int:
     delete_with_checksums(store, [path for path in paths if not _is_commit(path)])
     for path in filter(_is_commit, paths):
         delete_with_checksums(store, [path])
-    _delete_empty_directories(store.local_path(""))
+    remove_empty_directories(store.local_path(""))
     return len(paths)
 
 
@@ -53,8 +53,10 @@ def _is_commit(path: str) -> bool:
     return found is not None and found.kind is LogFileKind.COMMIT
 
 
-def _delete_empty_directories(local: str | None) -> None:
-    """An empty directory of a log would be found as that of a table."""
+def remove_empty_directories(local: str | None) -> None:
+    """Remove a local directory and those below it, if they are empty: an empty directory of a log
+    would be found as that of a table.
+    """
     for directory, _, _ in os.walk(local or "", topdown=False):
         with suppress(OSError):
             os.rmdir(directory)  # noqa: PTH106

@@ -26,7 +26,7 @@ from dagster_delta.protocol.log.commit_file import (
     garbage_collection_paused,
 )
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column, whole_array
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
@@ -39,9 +39,11 @@ from dagster_delta.table.operations.unreferenced_files import (
     EmptiedDirectories,
     FoundFiles,
     NeededFiles,
+    ReferencedFiles,
     is_vacuumed,
     list_unneeded_files,
 )
+from dagster_delta.table.read.branch_tables import branches_of_table
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import (
     ConflictRetries,
@@ -70,6 +72,7 @@ def vacuum(
     record_in_log: bool = True,
     lite: bool = False,
     keep_versions: Sequence[int] = (),
+    branch_roots: Sequence[str] | Mapping[str, Mapping[str, object]] = (),
     commit_info: Mapping[str, object] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> VacuumResult:
@@ -82,6 +85,10 @@ def vacuum(
     VACUUM LITE lists no directory: it deletes the files that commits since the last VACUUM have
     removed, and leaves those that no commit refers to. `unreferenced_files` reports these.
 
+    Files that a branch still reads are kept for `dagsterDelta.branchRetention` after the branch
+    began, two weeks by default. Branches are found below the directories above the table, and at
+    `branch_roots`.
+
     Args:
         retention_hours: how long files are kept after they were removed from the table; by
             default `delta.deletedFileRetentionDuration`, else a week.
@@ -91,6 +98,8 @@ def vacuum(
         lite: whether to read the files from the log. It needs every commit since the last
             VACUUM, or since version 0 if there was none.
         keep_versions: versions whose files are kept, whatever the retention.
+        branch_roots: each `branch_root_uri` of branches that are stored elsewhere; or a mapping
+            from these to storage options, if they differ from the table's.
         commit_info: recorded in both commitInfos beside this library's own fields.
         on_progress: called with the number of files deleted so far, and of all to delete.
 
@@ -114,6 +123,7 @@ def vacuum(
         on_progress,
         lite,
         tuple(keep_versions),
+        branch_roots if isinstance(branch_roots, Mapping) else dict.fromkeys(branch_roots),
     )
     result = vacuum_table(table.store, table._existing(), options, clock=now_ms)
     table._snapshot = result.snapshot
@@ -133,6 +143,8 @@ class VacuumOptions(msgspec.Struct, frozen=True):
     """Whether files are found in the log instead of in a listing."""
     keep_versions: Sequence[int] = ()
     """Versions whose files are kept."""
+    branch_roots: Mapping[str, Mapping[str, object] | None] = msgspec.field(default_factory=dict)
+    """Where else branches are, with their storage options."""
 
 
 class VacuumResult(DeletedFiles, frozen=True):
@@ -144,6 +156,8 @@ class VacuumResult(DeletedFiles, frozen=True):
     """Number of files under the root that are not hidden, or that VACUUM LITE found in the log."""
     snapshot: Snapshot
     """The table after the VACUUM; at the version of `VACUUM END` if one was committed."""
+    kept_for_branches: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Number of files that were kept because a branch reads them, by the name of the branch."""
 
 
 def vacuum_table(
@@ -174,15 +188,40 @@ def vacuum_table(
     else:
         is_ours = is_vacuumed(snapshot.configuration)
         found = list_unneeded_files(snapshot, needed, is_ours, modified_before_ms=before_ms)
-    result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
+    files, spared = _spare_branches(found, options, clock())
+    result = VacuumResult(
+        options.dry_run, files, retention_ms, found.num_seen, found.latest, spared
+    )
     if options.dry_run:
         return result
-    if found.files.num_rows:
+    if files.num_rows:
         result = _Vacuum(store, options, clock, needed).run(result)
-    if not kept:
+    if not kept and not spared:
         # Files of kept versions remain, and a later VACUUM LITE has to find them again.
         _record_last_vacuum(store, last if options.lite else _last_removed(found, before_ms))
     return result
+
+
+def _spare_branches(
+    found: FoundFiles, options: VacuumOptions, now_ms: int
+) -> tuple[pa.Table, dict[str, int]]:
+    """The files to delete without those that a young branch reads, and how many each reads."""
+    files, spared, latest = found.files, dict[str, int](), found.latest
+    if not files.num_rows:
+        return files, spared
+    retention_ms = latest.configuration.properties.branch_retention_ms
+    for table in branches_of_table(latest.store, options.branch_roots):
+        if table.branch.created_ms < now_ms - retention_ms:
+            continue
+        referenced = ReferencedFiles()
+        for version in table.versions(latest.store):
+            for batch in version.file_batches(["path", "deletion_vector"]):
+                referenced.add(batch.files)
+        is_read = referenced.mask(whole_array(files["path"]))
+        if count := is_read.true_count:
+            spared[table.branch.name] = count
+            files = files.filter(pc.invert(is_read))
+    return files, spared
 
 
 def _last_removed(found: FoundFiles, before_ms: int) -> int | None:
@@ -233,7 +272,7 @@ class _Vacuum(msgspec.Struct, frozen=True):
             snapshot = self._record_end(snapshot, files, num_directories, completed=failure is None)
         if failure is not None:
             raise failure
-        return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
+        return msgspec.structs.replace(planned, dry_run=False, files=files, snapshot=snapshot)
 
     def _delete_files(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
         chunks = [

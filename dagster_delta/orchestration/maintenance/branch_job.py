@@ -1,0 +1,227 @@
+"""A job on a branch: lists its tables, compares them with production, publishes or drops them."""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
+from dagster_delta.orchestration.maintenance.jobs import one_config, report_table
+from dagster_delta.orchestration.maintenance.maintained_tables import (
+    Asset,
+    MaintainedTable,
+    config_with_defaults,
+    maintained_tables,
+)
+from dagster_delta.orchestration.maintenance.operations import commit_info_of_op
+from dagster_delta.orchestration.metadata_keys import counted
+from dagster_delta.orchestration.table_metadata import data_version_tags, spell_time
+from dagster_delta.storage import canonical_uri
+from dagster_delta.table.branches.branch import Branch
+from dagster_delta.table.delta_table import CommitResult, DeltaTable
+
+_MAX_NAMED = 20
+
+
+class DeltaBranchConfig(KnownFieldsOnly, dg.Config):
+    """What to do with a branch."""
+
+    action: Literal["list", "diff", "publish", "rebase", "drop"] = Field(
+        default="list",
+        description="list: the branches, and the tables of this one; diff: its tables beside "
+        "production's; publish: production gets each of them in one commit; rebase: they begin "
+        "again with production's newest versions; drop: delete the branch with its tables.",
+    )
+    branch: str | None = Field(
+        default=None, description="The branch. Default: that of the IO manager."
+    )
+    tables: list[str] = Field(
+        default=[],
+        description="Keys of assets, as a/b, or locations in production. Default: every table that "
+        "the branch has.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what publish, rebase and drop would do. Set to false to do it.",
+    )
+
+
+@checked_arguments(dg.GraphDefinition.to_job)
+def delta_branch_job(
+    name: str = "delta_branch",
+    *,
+    assets: Iterable[Asset] = (),
+    io_manager_key: str = "io_manager",
+    config: DeltaBranchConfig | None = None,
+    **job_options: Any,
+) -> dg.JobDefinition:
+    """A job that lists, compares, publishes, rebases or drops the tables of a branch.
+
+    A run names the action and the branch. By default it only reports. A published asset is reported
+    as materialized in production. A run that was killed while it published is simply repeated.
+
+    Args:
+        name: of the job.
+        assets: assets stored by the IO manager; a table of the branch that is none of theirs is
+            published without an event.
+        io_manager_key: key of the `DeltaIOManager`, with or without a branch of its own.
+        config: default config of the runs.
+        job_options: of `dg.GraphDefinition.to_job`: description, tags, executor_def, …
+
+    Examples:
+        delta_branch_job(assets=[flights, weather])
+    """
+    assets = tuple(assets)
+    known = maintained_tables(assets, None, None, None) if assets else ()
+
+    form = config_with_defaults(DeltaBranchConfig, dict(config or DeltaBranchConfig()))
+
+    @dg.op(name=f"{name}__run", out=dg.Out(dg.Nothing), required_resource_keys={io_manager_key})
+    def work(context: dg.OpExecutionContext, config: DeltaBranchConfig) -> None:
+        manager = getattr(context.resources, io_manager_key)
+        if not isinstance(manager, DeltaIOManager):
+            raise InvalidArgument(
+                f"the resource {io_manager_key!r} is a {type(manager).__name__}, not a "
+                "DeltaIOManager: name the one that stores the assets with io_manager_key"
+            )
+        _BranchRun(context, manager, known, config).run()
+
+    @dg.graph(name=f"{name}_graph")
+    def working() -> None:
+        work.alias("branch")()
+
+    given = {
+        "description": "Lists, compares, publishes, rebases or drops the tables of a branch.",
+        "config": one_config(["branch"], form),
+        **job_options,
+    }
+    return working.to_job(name=name, **given)
+
+
+class _BranchRun:
+    """One run of the job."""
+
+    def __init__(
+        self,
+        context: dg.OpExecutionContext,
+        manager: DeltaIOManager,
+        known: Iterable[MaintainedTable],
+        config: DeltaBranchConfig,
+    ) -> None:
+        self._context, self._manager, self._config = context, manager, config
+        self._assets = {
+            canonical_uri(manager.production_uri(table.asset_key, table.metadata)): table
+            for table in known
+            if table.asset_key is not None and table.uri is None
+        }
+
+    def run(self) -> None:
+        action = self._config.action
+        if action == "list":
+            self._list()
+            return
+        branch = self._find_branch()
+        if action == "drop":
+            self._drop(branch)
+            return
+        uris = self._find_tables(branch)
+        if action == "publish" and not self._config.dry_run:
+            self._publish(branch, uris)
+        elif action == "rebase" and not self._config.dry_run:
+            for uri in uris:
+                version = branch.rebase(uri).version()
+                self._context.log.info(f"{self._name(uri)} began again, as version {version}")
+            self._report(branch, f"{counted(len(uris), 'table')} began again from production")
+        else:
+            self._compare(branch, uris)
+
+    def _find_branch(self) -> Branch:
+        branch = self._manager.find_branch(self._config.branch)
+        if branch is None:
+            raise InvalidArgument(
+                "name the branch in the config of the run, or set branch of the IO manager"
+            )
+        if branch.created_ms is None:
+            raise InvalidArgument(
+                f"there is no branch {branch.name!r} at {branch.uri}: it begins with the first "
+                "asset that is materialized with it"
+            )
+        return branch
+
+    def _find_tables(self, branch: Branch) -> list[str]:
+        named = {table.name: uri for uri, table in self._assets.items()}
+        chosen = [named.get(name, name) for name in self._config.tables]
+        return chosen or branch.tables()
+
+    def _name(self, uri: str) -> str:
+        table = self._assets.get(canonical_uri(uri))
+        return uri if table is None else table.name
+
+    def _list(self) -> None:
+        lines = ["| branch | since (UTC) | tables |", "|---|---|---|"]
+        for branch in self._manager.list_branches():
+            names = ", ".join(map(self._name, branch.tables()[:_MAX_NAMED])) or "none yet"
+            lines.append(f"| {branch.name} | {spell_time(branch.created_ms or 0)} | {names} |")
+        self._show("\n".join(lines), {})
+
+    def _compare(self, branch: Branch, uris: list[str]) -> None:
+        parts = []
+        for uri in uris:
+            try:
+                text = branch.diff(uri).to_markdown()
+            except DeltaError as error:
+                text = f"It cannot be published: {error}"
+            parts.append(f"### {self._name(uri)}\n\n{text}")
+        self._show("\n".join(parts) or "The branch has no tables.", {"delta/branch": branch.name})
+
+    def _publish(self, branch: Branch, uris: list[str]) -> None:
+        context = self._context
+        results = branch.publish(
+            uris,
+            commit_info=commit_info_of_op(context, branch.name),
+            on_progress=lambda uri, done, total: context.log.info(
+                f"publish {self._name(uri)}: {done} of {total} files copied"
+            ),
+            on_published=self._report_published,
+        )
+        done = [uri for uri, result in results.items() if not result.skipped]
+        skipped = len(results) - len(done)
+        text = f"{counted(len(done), 'table')} published, {skipped} had nothing to publish"
+        self._report(branch, text)
+
+    def _report_published(self, uri: str, result: CommitResult) -> None:
+        if not result.skipped:
+            self._context.log.info(f"published {self._name(uri)} as version {result.version}")
+        maintained = self._assets.get(canonical_uri(uri))
+        if maintained is None or maintained.asset_key is None:
+            return
+        key, instance = maintained.asset_key, self._context.instance
+        if result.skipped:
+            # A run that was killed may have published the table, and not reported it.
+            records = instance.fetch_materializations(key, limit=1).records
+            event = records[0].asset_materialization if records else None
+            known = {} if event is None else event.tags or {}
+            if data_version_tags(result.snapshot, instance, key).items() <= known.items():
+                return
+        options = self._manager.storage_options.to_options()
+        table = DeltaTable(uri, storage_options=options)
+        published = f"Published as version {table.version()}"
+        report_table(self._context, maintained, table, {}, described=published)
+
+    def _drop(self, branch: Branch) -> None:
+        paths = branch.drop(dry_run=self._config.dry_run)
+        verb = "would be deleted" if self._config.dry_run else "were deleted"
+        self._report(branch, f"{counted(len(paths), 'file')} of {branch.uri} {verb}")
+
+    def _report(self, branch: Branch, text: str) -> None:
+        self._show(text, {"delta/branch": branch.name})
+
+    def _show(self, text: str, facts: Mapping[str, Any]) -> None:
+        self._context.log.info(text)
+        report = {"delta/report": dg.MetadataValue.md(text), **facts}
+        self._context.add_output_metadata(report)

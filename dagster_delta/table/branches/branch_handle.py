@@ -1,0 +1,329 @@
+"""A branch of the tables below a root: where its tables are, how they begin and how they end.
+
+A branch is a directory, `<root>/_branches/<name>`, with the tables that the branch has written, at
+their paths below the root, and a file `<root>/_branches/<name>.json` that says what it belongs to.
+A table that production has begins as a shallow clone. Its properties name the branch, the table of
+production and the version it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dagster_delta.clock import Clock, now_ms
+from dagster_delta.errors import (
+    InvalidArgument,
+    TableAlreadyExists,
+    TableNotFound,
+    VersionNotFound,
+)
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+from dagster_delta.storage import open_store
+from dagster_delta.storage.locations import canonical_uri, resolve_variable
+from dagster_delta.storage.unreferenced_files import delete_with_checksums
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.clone import CloneOptions, clone_table
+from dagster_delta.table.operations.drop_table import remove_empty_directories
+from dagster_delta.table.read.branch_tables import (
+    BRANCH_BASE_PROPERTY,
+    BRANCH_OF_PROPERTY,
+    BRANCH_PROPERTY,
+    BranchBase,
+    DeclaredBranch,
+    branch_directory,
+    declaration_path,
+    read_declaration,
+)
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
+from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY, find_tables
+
+if TYPE_CHECKING:
+    from dagster_delta.storage.object_store import ObjectStore
+
+
+class BranchHandle:
+    """Where the tables of a branch are, and how they begin and end; `Branch` documents the
+    arguments.
+    """
+
+    def __init__(
+        self,
+        root_uri: str,
+        name: str,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        branch_root_uri: str | None = None,
+        branch_storage_options: Mapping[str, object] | None = None,
+        pinned: bool = False,
+        clock: Clock = now_ms,
+    ) -> None:
+        if not name.strip():
+            raise InvalidArgument("a branch needs a name; leave it out to use production's tables")
+        self.name = name
+        self.root_uri = str(resolve_variable(root_uri)).rstrip("/")
+        self.pinned = pinned
+        self._options = dict(storage_options or {})
+        root = self.root_uri if branch_root_uri is None else str(resolve_variable(branch_root_uri))
+        self.branch_root_uri = root.rstrip("/")
+        own = branch_storage_options
+        self._branch_options = self._options if own is None else dict(own)
+        self._clock = clock
+        self._directory = branch_directory(name)
+        self._store: ObjectStore | None = None
+        self._declared: DeclaredBranch | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root_uri!r}, {self.name!r})"
+
+    @property
+    def uri(self) -> str:
+        """The location of the branch's tables."""
+        return f"{self.branch_root_uri}/{BRANCHES_DIRECTORY}/{self._directory}"
+
+    @property
+    def production_options(self) -> Mapping[str, object]:
+        """Storage options of production's tables."""
+        return self._options
+
+    @property
+    def storage_options(self) -> Mapping[str, object]:
+        """Storage options of the branch's tables."""
+        return self._branch_options
+
+    @property
+    def created_ms(self) -> int | None:
+        """When the branch began, in milliseconds since the epoch; None if it has not."""
+        found = self._read_declaration()
+        return None if found is None else found.created_ms
+
+    def table_uri(self, production: str) -> str:
+        """The location in the branch of a table of production.
+
+        Raises:
+            InvalidArgument: the table is not below the root.
+        """
+        return f"{self.uri}/{self._relative_path(production)}"
+
+    def contains(self, production: str) -> bool:
+        """Whether a table of production is below the root, so that the branch can have its own."""
+        return f"{canonical_uri(production)}/".startswith(f"{canonical_uri(self.root_uri)}/")
+
+    def find(self, production: str) -> Snapshot | None:
+        """The branch's table for one of production; None if the branch has not written it."""
+        return find_snapshot(self._open_store(production))
+
+    def open(self, production: str, *, allow_column_changes: bool = True) -> DeltaTable:
+        """The table as the branch reads it: its own, else production's, which refuses writes.
+
+        Args:
+            production: location of the table of production.
+            allow_column_changes: if False, the handle refuses to start online column changes.
+
+        Raises:
+            TableNotFound: neither has the table.
+            VersionNotFound: the branch is pinned, and production's log does not reach back.
+        """
+        if self.find(production) is not None:
+            return DeltaTable(
+                self.table_uri(production),
+                storage_options=self._branch_options,
+                allow_column_changes=allow_column_changes,
+            )
+        version = self._pinned_version(production)
+        table = DeltaTable(production, version, storage_options=self._options)
+        table.refuse_writes(
+            f"the branch {self.name!r} has no table of its own here yet, and does not write "
+            "production's: materialize the asset in the branch first, or call Branch.begin with "
+            "this location"
+        )
+        return table
+
+    def begin(self, production: str) -> DeltaTable | None:
+        """The branch's own table, to write: a shallow clone of production's if it has none yet.
+
+        A table that was published, and has not changed since, begins again with production's newest
+        version. None if neither has the table; `new_table_properties` are for a new one then.
+
+        Args:
+            production: location of the table of production.
+
+        Raises:
+            InvalidArgument: the table is not below the root, or the branch's storage cannot read
+                production's files.
+        """
+        self.declare()
+        store = self._open_store(production)
+        existing = find_snapshot(store)
+        if existing is None or _is_published(existing, self._production_of(production)):
+            self._clone(production, store, existing)
+        try:
+            return DeltaTable(
+                self.table_uri(production), storage_options=self._branch_options, store=store
+            )
+        except TableNotFound:
+            return None
+
+    def rebase(self, production: str) -> DeltaTable:
+        """Let the branch's table begin again with production's newest version.
+
+        What the branch wrote to it remains in its older versions.
+
+        Raises:
+            TableNotFound: production has no such table.
+        """
+        self.declare()
+        store = self._open_store(production)
+        Snapshot.load(open_store(production, self._options))
+        self._clone(production, store, find_snapshot(store))
+        return DeltaTable(self.table_uri(production), store=store)
+
+    def new_table_properties(self, production: str) -> dict[str, str]:
+        """The table properties of a table that only the branch has."""
+        return {
+            BRANCH_PROPERTY: self.name,
+            BRANCH_OF_PROPERTY: canonical_uri(production),
+            BRANCH_BASE_PROPERTY: "",
+        }
+
+    def tables(self) -> list[str]:
+        """The locations in production of the tables that the branch has, sorted."""
+        if self.created_ms is None:
+            return []
+        try:
+            found = find_tables(self.uri, self._branch_options)
+        except FileNotFoundError:
+            return []
+        base = canonical_uri(self.uri)
+        own = (canonical_uri(uri).removeprefix(f"{base}/") for uri in found)
+        return sorted(f"{self.root_uri}/{path}" for path in own)
+
+    def drop(self, *, dry_run: bool = True) -> tuple[str, ...]:
+        """Delete the branch with everything in its directory; the paths of its files.
+
+        Production's files are not in it. An interrupted call is completed by the next one.
+
+        Args:
+            dry_run: only find the files.
+
+        Raises:
+            InvalidArgument: there is no such branch.
+        """
+        root = open_store(self._branches_uri, self._branch_options)
+        if self._read_declaration() is None:
+            raise InvalidArgument(f"there is no branch {self.name!r} at {self.uri}")
+        paths = [meta.path for meta in root.list_recursive(self._directory)]
+        # The log of a table goes last, so that no reader finds a table without its files.
+        paths.sort(key=lambda path: f"/{LOG_DIRECTORY}/" in path)
+        if not dry_run:
+            delete_with_checksums(root, paths)
+            remove_empty_directories(root.local_path(self._directory))
+            delete_with_checksums(root, [declaration_path(self._directory)])
+            self._declared = None
+        return tuple(paths)
+
+    def declare(self) -> None:
+        """Write the file that declares the branch, unless it is there.
+
+        Raises:
+            InvalidArgument: a branch of another root has the name, or files are in its directory.
+        """
+        found = self._read_declaration()
+        if found is None:
+            root = open_store(self._branches_uri, self._branch_options)
+            if (present := next(iter(root.list_recursive(self._directory)), None)) is not None:
+                raise InvalidArgument(
+                    f"the directory of the branch {self.name!r} has files and is not declared as a "
+                    f"branch: move {present.path} away, or choose another name",
+                    table=self.uri,
+                )
+            declared = DeclaredBranch(
+                self.name, canonical_uri(self.root_uri), self._clock(), self.pinned
+            )
+            try:
+                root.put_if_absent(declaration_path(self._directory), msgspec.json.encode(declared))
+            except FileExistsError:
+                found = self._read_declaration()
+            else:
+                self._declared = found = declared
+        own = self.name, canonical_uri(self.root_uri)
+        if found is not None and (found.name, found.root) != own:
+            raise InvalidArgument(
+                f"{self.uri} is the branch {found.name!r} of the tables below {found.root}, not "
+                f"{self.name!r} of those below {self.root_uri}: choose another name or "
+                "branch_root_uri"
+            )
+
+    @property
+    def _branches_uri(self) -> str:
+        return f"{self.branch_root_uri}/{BRANCHES_DIRECTORY}"
+
+    def _read_declaration(self) -> DeclaredBranch | None:
+        if self._declared is None:
+            root = open_store(self._branches_uri, self._branch_options)
+            self._declared = read_declaration(root, self._directory)
+        return self._declared
+
+    def _relative_path(self, production: str) -> str:
+        if not self.contains(production):
+            raise InvalidArgument(
+                f"the table is not below {self.root_uri}, so the branch {self.name!r} cannot have "
+                "its own: a branch does not write tables of other places",
+                table=production,
+            )
+        return canonical_uri(production).removeprefix(f"{canonical_uri(self.root_uri)}/")
+
+    def _open_store(self, production: str) -> ObjectStore:
+        return open_store(self.table_uri(production), self._branch_options)
+
+    def _production_of(self, production: str) -> Snapshot | None:
+        return find_snapshot(open_store(production, self._options))
+
+    def _pinned_version(self, production: str) -> int | None:
+        """The version at the beginning of a pinned branch; None for the newest."""
+        created_ms = self.created_ms if self.pinned else None
+        if created_ms is None:
+            return None
+        store = open_store(production, self._options)
+        try:
+            return Snapshot.load(store, timestamp=created_ms).version
+        except VersionNotFound as error:
+            if Snapshot.load(store).version == 0 or error.version is None:
+                raise TableNotFound(
+                    f"production had no table here when the pinned branch {self.name!r} began",
+                    table=production,
+                ) from error
+            raise
+
+    def _clone(self, production: str, store: ObjectStore, existing: Snapshot | None) -> None:
+        """Make the branch's table a clone of production's, if that exists."""
+        source_store = open_store(production, self._options)
+        version = self._pinned_version(production) if existing is None else None
+        try:
+            source = Snapshot.load(source_store, version=version)
+        except TableNotFound:
+            return
+        clone_version = 0 if existing is None else existing.version + 1
+        base = BranchBase(source.metadata.id, source.version, clone_version)
+        properties = {**self.new_table_properties(production), BRANCH_BASE_PROPERTY: str(base)}
+        options = CloneOptions(deep=False, replace=existing is not None, properties=properties)
+        try:
+            clone_table(source, store, options, clock=self._clock)
+        except TableAlreadyExists:
+            # Another step of the branch has begun it meanwhile.
+            return
+
+
+def publication_id(branch_table_id: str) -> str:
+    """The application id by which a table of production records what was published to it."""
+    return f"dagster-delta/branch/{branch_table_id}"
+
+
+def _is_published(existing: Snapshot, production: Snapshot | None) -> bool:
+    """Whether production has everything that the branch's table has."""
+    if production is None:
+        return False
+    published = production.transaction_version(publication_id(existing.metadata.id))
+    return published == existing.version

@@ -1,0 +1,174 @@
+"""What the tables of a branch declare, and the files that declare the branches of a root.
+
+`<root>/_branches/<name>.json` declares a branch, whose tables are in `<root>/_branches/<name>`. The
+properties of a table of a branch name the branch, the table of production and the version of it
+that the branch began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
+from dagster_delta.storage import open_store
+from dagster_delta.storage.locations import canonical_uri
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
+from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY
+
+BRANCH_PROPERTY = "dagsterDelta.branch"
+"""Table property: the branch that the table belongs to."""
+BRANCH_OF_PROPERTY = "dagsterDelta.branchOf"
+"""Table property: the table of production."""
+BRANCH_BASE_PROPERTY = "dagsterDelta.branchBase"
+"""Table property: `<table id>:<version>:<version of the clone>` of what it began with; empty if
+production had no table."""
+BRANCH_PROPERTIES = (BRANCH_PROPERTY, BRANCH_OF_PROPERTY, BRANCH_BASE_PROPERTY)
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
+_DECLARATION = ".json"
+_DIRECTORIES_ABOVE = 3
+"""How far above a table its root may be: a schema may have several parts."""
+
+
+class BranchBase(msgspec.Struct, frozen=True):
+    """The version of production's table that a table of a branch began with."""
+
+    table_id: str
+    version: int
+    clone_version: int
+    """The version of the branch's table that equals it."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> BranchBase | None:
+        """What the table began with; None if it is not of a branch, or began empty."""
+        found = snapshot.metadata.configuration.get(BRANCH_BASE_PROPERTY, "").split(":")
+        if len(found) != 3 or not (found[1].isdecimal() and found[2].isdecimal()):
+            return None
+        return cls(found[0], int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.table_id}:{self.version}:{self.clone_version}"
+
+
+class DeclaredBranch(msgspec.Struct, frozen=True, rename="camel"):
+    """The file that declares a branch."""
+
+    name: str
+    root: str
+    """Location of production's tables."""
+    created_ms: int
+    """When the branch began, in milliseconds since the epoch."""
+    pinned: bool = False
+    """Whether it reads production's tables as of its beginning."""
+
+
+class BranchTable(msgspec.Struct, frozen=True):
+    """A branch, as far as one table of production is concerned."""
+
+    branch: DeclaredBranch
+    store: ObjectStore
+    """Of the table in the branch, which need not exist."""
+
+    def versions(self, production: ObjectStore) -> list[Snapshot]:
+        """The versions of tables whose files the branch reads, those of production included."""
+        head, versions = find_snapshot(self.store), list[Snapshot]()
+        if head is not None:
+            versions.append(head)
+            base = BranchBase.of(head)
+            if base is not None and base.clone_version != head.version:
+                versions += _versions_at(self.store, version=base.clone_version)
+        elif self.branch.pinned:
+            versions += _versions_at(production, timestamp=self.branch.created_ms)
+        return versions
+
+
+def _versions_at(store: ObjectStore, **which: int) -> Iterator[Snapshot]:
+    try:
+        yield Snapshot.load(store, **which)
+    except (InvalidTable, VersionNotFound):
+        # A clean-up may have deleted the version, and then nothing can read it.
+        return
+
+
+def branch_directory(name: str) -> str:
+    """The directory of a branch: its name, with a digest if that has other characters."""
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    plain = _OTHER_CHARACTERS.sub("-", name).strip("-.")[:80] or "branch"
+    return f"{plain}-{digest}"
+
+
+def branch_of(snapshot: Snapshot) -> str | None:
+    """The name of the branch that a table belongs to; None for a table of production."""
+    return snapshot.metadata.configuration.get(BRANCH_PROPERTY)
+
+
+def read_declaration(store: ObjectStore, name: str) -> DeclaredBranch | None:
+    """What declares a branch, by its directory's name; None if no file does."""
+    path = declaration_path(name)
+    try:
+        return msgspec.json.decode(store.read(path), type=DeclaredBranch)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"the file that declares a branch cannot be read ({error}): restore it, or delete it "
+            "with the directory of the branch",
+            table=store.location.uri,
+            file=path,
+        ) from error
+
+
+def declaration_path(name: str) -> str:
+    """The path of the file that declares a branch, by its directory's name."""
+    return f"{name}{_DECLARATION}"
+
+
+def list_branches(
+    root_uri: str, branch_root_uri: str, storage_options: Mapping[str, object]
+) -> list[DeclaredBranch]:
+    """The branches of the tables below `root_uri` that are at `branch_root_uri`, by name."""
+    store = open_store(f"{branch_root_uri.rstrip('/')}/{BRANCHES_DIRECTORY}", storage_options)
+    root = canonical_uri(root_uri).rstrip("/")
+    found = []
+    for meta in store.list_from(""):
+        if meta.path.endswith(_DECLARATION):
+            declared = read_declaration(store, meta.path.removesuffix(_DECLARATION))
+            if declared is not None and declared.root == root:
+                found.append(declared)
+    return sorted(found, key=lambda branch: branch.name)
+
+
+def branches_of_table(
+    production: ObjectStore, branch_root_uris: Mapping[str, Mapping[str, object] | None]
+) -> list[BranchTable]:
+    """The branches that may read the files of a table: those below the directories above it, and
+    those at `branch_root_uris`, with their storage options.
+    """
+    uri = canonical_uri(production.location.uri).rstrip("/")
+    own = production.location.options
+    roots, directory = list[str](), uri
+    for _ in range(_DIRECTORIES_ABOVE):
+        directory = directory.rpartition("/")[0]
+        if not directory or directory.endswith((":", ":/")):
+            break
+        roots.append(directory)
+    places = [(root, root, own) for root in roots]
+    for place, options in branch_root_uris.items():
+        places += [(root, place, own if options is None else options) for root in roots]
+    found = {}
+    for root, place, options in places:
+        for declared in list_branches(root, place, options):
+            directory = (
+                f"{place.rstrip('/')}/{BRANCHES_DIRECTORY}/{branch_directory(declared.name)}"
+            )
+            table = f"{directory}/{uri.removeprefix(f'{root}/')}"
+            found[table] = BranchTable(declared, open_store(table, options))
+    return list(found.values())

@@ -1,0 +1,556 @@
+"""Branches: production's tables stay as they are until a branch is published, in one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from dagster_delta import clock
+from dagster_delta.clock import DAY_MS
+from dagster_delta.errors import (
+    CommitConflict,
+    DataFileMissing,
+    DeltaError,
+    InvalidArgument,
+    TableNotFound,
+)
+from dagster_delta.storage.local_store import LocalStore
+from dagster_delta.table.branches.branch import Branch, find_branches
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.branch_tables import BRANCH_BASE_PROPERTY, BRANCH_PROPERTY
+from dagster_delta.table.table_discovery import find_tables
+
+PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableRowTracking": "true",
+}
+
+
+def rows(*ids: int, value: str = "a") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [value] * len(ids)})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def production(root: str) -> DeltaTable:
+    table = DeltaTable(f"{root}/raw/orders", must_exist=False)
+    table.append(rows(1, 2, 3), properties=PROPERTIES)
+    table.append(rows(4, 5, 6))
+    table.delete("id = 5")
+    return table
+
+
+def ids(table: DeltaTable) -> list[int]:
+    return sorted(table.refresh().scan().to_arrow()["id"].to_pylist())
+
+
+def digest(directory: str) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in Path(directory).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_branch_reads_production_until_it_writes(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.open(production.uri)
+    assert table.uri == production.uri
+    production.append(rows(7))
+    assert ids(table) == ids(production)
+
+
+def test_table_of_production_refuses_writes_of_branch(root: str, production: DeltaTable) -> None:
+    table = Branch(root, "dev").open(production.uri)
+    before = digest(root)
+    for write in (
+        lambda: table.append(rows(9)),
+        lambda: table.overwrite(rows(9)),
+        lambda: table.delete("id = 1"),
+        lambda: table.add_column("n", "INT"),
+        table.optimize,
+        table.vacuum,
+        table.transaction,
+        lambda: table.restore(0),
+        table.clean_log,
+    ):
+        with pytest.raises(InvalidArgument, match="branch 'dev' has no table of its own"):
+            write()
+    table.refresh()
+    with pytest.raises(InvalidArgument, match="branch 'dev'"):
+        table.append(rows(9))
+    assert digest(root) == before
+
+
+def test_first_write_clones_without_copying_data(root: str, production: DeltaTable) -> None:
+    before = digest(f"{root}/raw")
+    table = Branch(root, "dev").begin(production.uri)
+    assert table is not None
+    assert ids(table) == ids(production)
+    assert not list(Path(table.uri).rglob("*.parquet"))
+    table.append(rows(7))
+    table.delete("id = 1")
+    assert ids(table) == [2, 3, 4, 6, 7]
+    assert digest(f"{root}/raw") == before
+
+
+def test_publish_moves_production_by_one_commit(root: str, production: DeltaTable) -> None:
+    version, branch = production.version(), Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    table.delete("id = 1")
+    table.update(set={"v": "'changed'"}, where="id = 4")
+    table.add_column("n", "INT")
+    [result] = branch.publish().values()
+    assert result.version == version + 1
+    expected = table.refresh().scan().to_arrow().sort_by("id")
+    assert production.refresh().scan().to_arrow().sort_by("id").equals(expected)
+    properties = production.metadata().configuration
+    assert {key: properties[key] for key in PROPERTIES} == PROPERTIES
+    assert BRANCH_PROPERTY not in properties
+    assert BRANCH_BASE_PROPERTY not in properties
+    read = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(production.uri))
+    assert pa.table(read.execute("select count(*) from t").read_all())[0][0].as_py() == 5
+    # All that production needs is in it.
+    branch.drop(dry_run=False)
+    assert production.refresh().scan().to_arrow().sort_by("id").equals(expected)
+
+
+def test_feed_of_publication_has_what_the_branch_changed(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    table.append(rows(8))
+    table.delete("id in (1, 8)")
+    table.update(set={"v": "'changed'"}, where="id = 4")
+    [result] = branch.publish().values()
+    feed = production.changes(result.version).to_arrow()
+    found = zip(*(feed[name].to_pylist() for name in ("_change_type", "id", "v")), strict=True)
+    assert sorted(found) == [
+        ("delete", 1, "a"),
+        ("delete", 4, "a"),
+        ("insert", 4, "changed"),
+        ("insert", 7, "a"),
+    ]
+
+
+def test_rows_keep_their_ids_when_published(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    before = row_ids(production)
+    table.append(rows(7, 8))
+    table.optimize(target_file_size=1 << 30)
+    expected = row_ids(table)
+    [result] = branch.publish().values()
+    assert row_ids(production) == expected
+    assert {key: expected[key] for key in before} == before
+    production.append(rows(9))
+    assert len(set(row_ids(production).values())) == 8
+    assert production.history(2)[1].commit_info["tags"]["delta.rowTracking.preserved"] == "true"
+    assert result.version == production.version() - 1
+
+
+def row_ids(table: DeltaTable) -> dict[int, int]:
+    found = table.refresh().scan(["id"], row_ids=True).to_arrow()
+    return dict(zip(found[0].to_pylist(), found[1].to_pylist(), strict=True))
+
+
+def test_repeated_publication_changes_nothing(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    [first] = branch.publish().values()
+    before = digest(f"{root}/raw")
+    [second] = Branch(root, "dev").publish().values()
+    assert (second.version, second.skipped) == (first.version, True)
+    assert digest(f"{root}/raw") == before
+
+
+def test_branch_goes_on_after_it_was_published(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    for new in (7, 8, 9):
+        table = branch.begin(production.uri)
+        assert table is not None
+        table.append(rows(new))
+        branch.publish()
+        production.append(rows(new * 10))
+    assert ids(production) == [1, 2, 3, 4, 6, 7, 8, 9, 70, 80, 90]
+
+
+@pytest.mark.parametrize(
+    "move", ["append", "delete", "schema", "property", "another table", "gone"]
+)
+def test_publication_is_refused_if_production_moved_on(
+    root: str, production: DeltaTable, move: str
+) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    if move == "append":
+        production.append(rows(8))
+    elif move == "delete":
+        production.delete("id = 1")
+    elif move == "schema":
+        production.add_column("n", "INT")
+    elif move == "property":
+        production.set_properties({"team": "sales"})
+    else:
+        for path in sorted(Path(production.uri).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        if move == "another table":
+            DeltaTable(production.uri, must_exist=False).append(rows(1))
+    before = digest(f"{root}/raw")
+    with pytest.raises(CommitConflict, match="since the branch 'dev' began"):
+        branch.publish()
+    assert digest(f"{root}/raw") == before
+    if move != "gone":
+        assert ids(branch.rebase(production.uri)) == ids(DeltaTable(production.uri))
+        again = branch.begin(production.uri)
+        assert again is not None
+        again.append(pa.table({"id": [7], "v": ["a"]}))
+        branch.publish()
+        assert 7 in ids(DeltaTable(production.uri))
+
+
+def test_maintenance_of_production_leaves_branch_publishable(
+    root: str,
+) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    for key in (1, 2, 3):
+        production.append(rows(key))
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    production.optimize(target_file_size=1 << 30)
+    production.vacuum(dry_run=False)
+    production.checkpoint()
+    branch.publish()
+    assert ids(production) == [1, 2, 3, 7]
+
+
+def test_files_that_both_rewrote_are_a_conflict(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.delete("id = 1")
+    production.optimize(target_file_size=1 << 30)
+    before = ids(production)
+    with pytest.raises(CommitConflict, match="let the branch begin again"):
+        branch.publish()
+    assert ids(production) == before
+    assert production.unreferenced_files().files.num_rows == 0
+
+
+def test_new_table_is_published_whole(root: str) -> None:
+    branch, uri = Branch(root, "dev"), f"{root}/raw/new"
+    assert branch.begin(uri) is None
+    table = DeltaTable(branch.table_uri(uri), must_exist=False)
+    table.append(rows(1, 2), properties=branch.new_table_properties(uri))
+    [result] = branch.publish().values()
+    assert result.version == 0
+    branch.drop(dry_run=False)
+    assert ids(DeltaTable(uri)) == [1, 2]
+    assert DeltaTable(uri).metadata().id != table.metadata().id
+
+
+def test_new_table_that_production_got_meanwhile_is_a_conflict(root: str) -> None:
+    branch, uri = Branch(root, "dev"), f"{root}/raw/new"
+    branch.begin(uri)
+    table = DeltaTable(branch.table_uri(uri), must_exist=False)
+    table.append(rows(1, 2), properties=branch.new_table_properties(uri))
+    DeltaTable(uri, must_exist=False).append(rows(9))
+    with pytest.raises(CommitConflict, match="another table was created"):
+        branch.publish()
+    assert ids(DeltaTable(uri)) == [9]
+
+
+def test_pinned_branch_reads_its_beginning(root: str, production: DeltaTable) -> None:
+    now = production.history(1)[0].timestamp_ms + 1
+    branch = Branch(root, "dev", pinned=True, clock=lambda: now)
+    branch.declare()
+    before = ids(production)
+    production.append(rows(7))
+    later = DeltaTable(f"{root}/raw/later", must_exist=False)
+    later.append(rows(1))
+    assert sorted(branch.open(production.uri).snapshot().scan().to_arrow()["id"].to_pylist()) == (
+        before
+    )
+    table = branch.begin(production.uri)
+    assert table is not None
+    assert ids(table) == before
+    with pytest.raises(TableNotFound, match="pinned branch 'dev' began"):
+        branch.open(later.uri)
+
+
+def test_drop_deletes_the_branch_and_nothing_else(root: str, production: DeltaTable) -> None:
+    branch, other = Branch(root, "dev"), Branch(root, "other")
+    for each in (branch, other):
+        table = each.begin(production.uri)
+        assert table is not None
+        table.append(rows(7))
+    kept = digest(f"{root}/raw"), digest(other.uri)
+    found = branch.drop()
+    assert Path(branch.uri).is_dir()
+    assert branch.drop(dry_run=False) == found
+    assert not Path(branch.uri).exists()
+    assert (digest(f"{root}/raw"), digest(other.uri)) == kept
+    assert [each.name for each in find_branches(root)] == ["other"]
+    with pytest.raises(InvalidArgument, match="there is no branch 'dev'"):
+        branch.drop()
+
+
+def test_drop_that_was_killed_is_completed(
+    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    deleted = []
+    delete = LocalStore.delete
+
+    def fail(store: LocalStore, paths: Any) -> None:
+        for path in paths:
+            if len(deleted) == 2:
+                raise KeyboardInterrupt
+            delete(store, [path])
+            deleted.append(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "delete", fail)
+        with pytest.raises(KeyboardInterrupt):
+            branch.drop(dry_run=False)
+    Branch(root, "dev").drop(dry_run=False)
+    assert not Path(branch.uri).exists()
+    assert ids(production) == [1, 2, 3, 4, 6]
+
+
+def test_tables_of_branches_are_not_tables_of_the_root(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "feature/x")
+    branch.begin(production.uri)
+    assert find_tables(root) == [production.uri]
+    assert branch.tables() == [production.uri]
+
+
+def test_names_of_branches_have_their_own_directories(root: str, production: DeltaTable) -> None:
+    names = ["a/b", "a-b", "a b", "ä", "..", "x" * 300]
+    uris = {Branch(root, name).uri for name in names}
+    assert len(uris) == len(names)
+    for name in names:
+        Branch(root, name).begin(production.uri)
+    assert [branch.name for branch in find_branches(root)] == sorted(names)
+    with pytest.raises(InvalidArgument, match="needs a name"):
+        Branch(root, " ")
+
+
+def test_table_outside_the_root_is_refused(root: str, tmp_path: Path) -> None:
+    other = DeltaTable(str(tmp_path / "lake2" / "t"), must_exist=False)
+    other.append(rows(1))
+    with pytest.raises(InvalidArgument, match="is not below"):
+        Branch(root, "dev").begin(other.uri)
+
+
+def test_branch_elsewhere_is_of_one_root(root: str, production: DeltaTable, tmp_path: Path) -> None:
+    elsewhere = str(tmp_path / "branches")
+    branch = Branch(root, "dev", branch_root_uri=elsewhere)
+    table = branch.begin(production.uri)
+    assert table is not None
+    assert table.uri.startswith(elsewhere)
+    table.append(rows(7))
+    with pytest.raises(InvalidArgument, match="is the branch 'dev' of the tables below"):
+        Branch(str(tmp_path / "other"), "dev", branch_root_uri=elsewhere).declare()
+    branch.publish()
+    assert ids(production) == [1, 2, 3, 4, 6, 7]
+
+
+def test_vacuum_keeps_what_young_branches_read(
+    root: str, production: DeltaTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = Branch(root, "near"), Branch(root, "far", branch_root_uri=str(tmp_path / "far"))
+    tables = [branch.begin(production.uri) for branch in (near, far)]
+    production.overwrite(rows(100))
+    now = clock.now_ms()
+    monkeypatch.setattr("dagster_delta.table.operations.vacuum.now_ms", lambda: now + 8 * DAY_MS)
+    result = production.vacuum(branch_roots=[str(tmp_path / "far")])
+    assert result.num_files == 0
+    assert result.kept_for_branches == {"far": 3, "near": 3} or sum(
+        result.kept_for_branches.values()
+    )
+    result = production.vacuum(dry_run=False)
+    assert set(result.kept_for_branches) == {"near"}
+    for table in tables:
+        assert table is not None
+        assert ids(table) == [1, 2, 3, 4, 6]
+    monkeypatch.setattr("dagster_delta.table.operations.vacuum.now_ms", lambda: now + 15 * DAY_MS)
+    result = production.vacuum(dry_run=False)
+    assert result.kept_for_branches == {}
+    assert result.num_files > 0
+    with pytest.raises(DataFileMissing):
+        ids(tables[0])  # type: ignore[arg-type]
+    assert ids(near.rebase(production.uri)) == [100]
+
+
+def test_random_histories_match_the_model(root: str) -> None:
+    """Production is byte for byte the same until a publication, and then has the branch's rows."""
+    for seed in range(25):
+        _History(f"{root}{seed}", random.Random(seed)).run(14)
+
+
+class _History:
+    """Random writes to production and two branches, beside what their tables should hold."""
+
+    def __init__(self, root: str, draw: random.Random) -> None:
+        self.draw, self.root = draw, root
+        self.production = DeltaTable(f"{root}/t", must_exist=False)
+        mapping = {"delta.columnMapping.mode": "name"} if draw.random() < 0.5 else {}
+        by = ["v"] if draw.random() < 0.3 else []
+        self.production.append(rows(0, 1, 2), properties={**PROPERTIES, **mapping}, partition_by=by)
+        self.branches = [Branch(root, name) for name in ("one", "two")]
+        self.next = 3
+        self.models: dict[str, dict[int, str]] = {"production": {0: "a", 1: "a", 2: "a"}}
+        self.moved: set[str] = set()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            who = self.draw.choice(["production", "one", "two", "one", "two"])
+            if who == "production":
+                self.write(self.production, self.models["production"])
+                self.moved |= self.models.keys() - {"production"}
+                continue
+            branch = self.branches[who == "two"]
+            before = digest(f"{self.root}/t")
+            if who in self.models and self.draw.random() < 0.3:
+                self.publish(branch, before)
+            else:
+                table = branch.begin(self.production.uri)
+                assert table is not None
+                if who not in self.models:
+                    self.models[who] = dict(self.models["production"])
+                self.write(table, self.models[who])
+                assert digest(f"{self.root}/t") == before
+            self.check()
+
+    def publish(self, branch: Branch, before: dict[str, str]) -> None:
+        try:
+            [result] = branch.publish().values()
+        except CommitConflict:
+            assert branch.name in self.moved
+            assert digest(f"{self.root}/t") == before
+            branch.rebase(self.production.uri)
+            self.models[branch.name] = dict(self.models["production"])
+            self.moved.discard(branch.name)
+            return
+        assert branch.name not in self.moved
+        if result.skipped:
+            assert self.models[branch.name] == self.models["production"]
+            return
+        self.production.refresh()
+        self.models["production"] = dict(self.models.pop(branch.name))
+        self.moved = self.models.keys() - {"production"}
+
+    def write(self, table: DeltaTable, model: dict[int, str]) -> None:
+        kind = self.draw.choice(["append", "delete", "update", "merge", "overwrite", "optimize"])
+        some = self.draw.sample(sorted(model), min(2, len(model))) or [-1]
+        named = ", ".join(map(str, some))
+        if kind == "append":
+            table.append(rows(self.next, value="b"))
+            model[self.next] = "b"
+            self.next += 1
+        elif kind == "delete":
+            table.delete(f"id in ({named})")
+            for key in some:
+                model.pop(key, None)
+        elif kind == "update":
+            table.update(set={"v": f"'u{self.next}'"}, where=f"id in ({named})")
+            model.update({key: f"u{self.next}" for key in some if key in model})
+        elif kind == "merge":
+            source = rows(*some, value="m")
+            merge = table.merge(source, "t.id = s.id")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            model.update(dict.fromkeys(some, "m"))
+        elif kind == "overwrite":
+            table.overwrite(rows(self.next))
+            model.clear()
+            model[self.next] = "a"
+            self.next += 1
+        else:
+            # So that the version moves on, and rows with it.
+            table.append(rows(self.next, value="o"))
+            model[self.next] = "o"
+            self.next += 1
+            table.optimize(target_file_size=1 << 30)
+
+    def check(self) -> None:
+        for name, model in self.models.items():
+            table = (
+                self.production
+                if name == "production"
+                else self.branches[name == "two"].open(self.production.uri)
+            )
+            found = table.refresh().scan(["id", "v"]).to_arrow().to_pylist()
+            assert sorted((row["id"], row["v"]) for row in found) == sorted(model.items())
+
+
+def test_kill_at_each_step_of_publishing_leaves_it_repeatable(
+    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(7))
+    table.delete("id = 1")
+    before = ids(production)
+    step = 0
+    while True:
+        calls = _Calls(fail_at=step)
+        with monkeypatch.context() as patched:
+            calls.install(patched)
+            try:
+                Branch(root, "dev").publish()
+            except (KeyboardInterrupt, DeltaError):
+                step += 1
+            else:
+                break
+        assert ids(production) in (before, [2, 3, 4, 6, 7])
+    assert step > 3
+    assert Branch(root, "dev").publish()[production.uri].skipped
+    assert ids(production) == [2, 3, 4, 6, 7]
+    assert len([e for e in production.history() if e.operation == "PUBLISH BRANCH"]) == 1
+
+
+class _Calls:
+    """Counts what a store is asked to write, and is killed at one of these calls."""
+
+    def __init__(self, fail_at: int) -> None:
+        self.left = fail_at
+
+    def install(self, patched: pytest.MonkeyPatch) -> None:
+        for name in ("put_if_absent", "put", "open_output", "copy_object"):
+            if (method := getattr(LocalStore, name, None)) is not None:
+                patched.setattr(LocalStore, name, self._counting(method))
+
+    def _counting(self, method: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+            return method(*arguments, **options)
+
+        return call
