@@ -3,7 +3,9 @@
 # No `from __future__ import annotations`: annotations are looked at as users' modules have them.
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -68,12 +70,13 @@ def branch_of(lake) -> Branch:
     return Branch(str(lake.root), "dev")
 
 
-def materialization(result: dg.ExecuteInProcessResult, key: str) -> dict:
-    [event] = [e for e in result.get_asset_materialization_events() if e.asset_key.path == [key]]
+def materialization(result: dg.ExecuteInProcessResult, key: str) -> Mapping[str, Any]:
+    events = result.get_asset_materialization_events()
+    [event] = [event for event in events if event.asset_key == dg.AssetKey(key)]
     return event.materialization.metadata
 
 
-def run_branch_job(lake, action: str, *, dry_run: bool = False, **options):
+def run_branch_job(lake, action: Any, *, dry_run: bool = False, **options):
     job = delta_branch_job(assets=[orders, totals, copied])
     config = DeltaBranchConfig(action=action, branch="dev", dry_run=dry_run, **options)
     result = job.execute_in_process(

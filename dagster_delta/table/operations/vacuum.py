@@ -27,6 +27,7 @@ from dagster_delta.protocol.log.commit_file import (
 )
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column, whole_array
+from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
@@ -209,6 +210,7 @@ def _spare_branches(
     files, spared, latest = found.files, dict[str, int](), found.latest
     if not files.num_rows:
         return files, spared
+    paths, kept = whole_array(files["path"]), every(False, files.num_rows)
     retention_ms = latest.configuration.properties.branch_retention_ms
     for table in branches_of_table(latest.store, options.branch_roots):
         if table.branch.created_ms < now_ms - retention_ms:
@@ -217,11 +219,11 @@ def _spare_branches(
         for version in table.versions(latest.store):
             for batch in version.file_batches(["path", "deletion_vector"]):
                 referenced.add(batch.files)
-        is_read = referenced.mask(whole_array(files["path"]))
+        is_read = referenced.mask(paths)
         if count := is_read.true_count:
             spared[table.branch.name] = count
-            files = files.filter(pc.invert(is_read))
-    return files, spared
+            kept = pc.or_(kept, is_read)
+    return files.filter(pc.invert(kept)), spared
 
 
 def _last_removed(found: FoundFiles, before_ms: int) -> int | None:

@@ -316,7 +316,7 @@ def test_commits_that_change_no_row_are_remembered_and_not_handed_out(lake, sour
 
 
 def read_up_to(lake, source: Source, partition: str | None = None) -> int | None:
-    from dagster_delta.orchestration.incremental.consumption import application_id, version_of
+    from dagster_delta.table.transaction.followed_tables import application_id, version_of
 
     app_id = application_id(source.table.metadata().id, partition)
     position = lake.table().snapshot().transaction_version(app_id)

@@ -323,7 +323,7 @@ def test_drop_that_was_killed_is_completed(
     table = branch.begin(production.uri)
     assert table is not None
     table.append(rows(7))
-    deleted = []
+    deleted: list[str] = []
     delete = LocalStore.delete
 
     def fail(store: LocalStore, paths: Any) -> None:
@@ -390,9 +390,7 @@ def test_vacuum_keeps_what_young_branches_read(
     monkeypatch.setattr("dagster_delta.table.operations.vacuum.now_ms", lambda: now + 8 * DAY_MS)
     result = production.vacuum(branch_roots=[str(tmp_path / "far")])
     assert result.num_files == 0
-    assert result.kept_for_branches == {"far": 3, "near": 3} or sum(
-        result.kept_for_branches.values()
-    )
+    assert result.kept_for_branches == {"far": 3, "near": 3}
     result = production.vacuum(dry_run=False)
     assert set(result.kept_for_branches) == {"near"}
     for table in tables:
