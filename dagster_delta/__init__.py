@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         variants_to_json,
         variants_to_python,
     )
+    from dagster_delta.sql.expectation import Expectation
     from dagster_delta.streaming.data_source import register_delta_log
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.branches.branch import Branch, find_branches
@@ -136,7 +137,8 @@ __all__ = [
     "DeltaIOManager", "DeltaIngestionComponent", "DeltaLakeComponent", "DeltaMaintenanceComponent",
     "DeltaMaintenanceConfig", "DeltaRestoreConfig", "DeltaSchemaChangeConfig",
     "DeltaSensorComponent", "DeltaSensorOptions", "DeltaSink", "DeltaSqlComponent", "DeltaTable",
-    "DeltaTableComponent", "DeltaTableResource", "FsckConfig", "FsspecStorageOptions",
+    "DeltaTableComponent", "DeltaTableResource", "Expectation", "FsckConfig",
+    "FsspecStorageOptions",
     "GcsStorageOptions", "Identity", "LocalStorageOptions", "MergeConfig", "MergeOperationsConfig",
     "MergeType", "MissingFiles", "OpOutputsConfig", "OptimizeConfig", "OptimizeResult",
     "Publication",
@@ -208,6 +210,7 @@ _MODULES = {
     "parquet.variants": (
         "variants_from_json variants_from_python variants_to_json variants_to_python"
     ),
+    "sql.expectation": "Expectation",
     "streaming.data_source": "register_delta_log",
     "streaming.sink": "DeltaSink delta_sink",
     "table.branches.branch": "Branch find_branches",

@@ -20,7 +20,8 @@
     ├── SchemaChangeRefused            a schema change that the table does not allow now
     ├── ColumnChangeFailed             an online change of a column was cancelled
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
-    │   └── PartitionMismatch          a row is outside the partition or predicate being written
+    │   ├── PartitionMismatch          a row is outside the partition or predicate being written
+    │   └── ExpectationFailed          rows violate an expectation whose violation fails the write
     ├── VersionNotFound                no such version, or none at that timestamp
     │   └── ChangeDataNotRecorded      the change data feed was off at a version of the range
     ├── InvalidArgument                the caller's argument is invalid
@@ -46,6 +47,8 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 # Logs of other writers sometimes name files by URIs that hold credentials.
 _USER = re.compile(r"(?<=://)[^/@]*:[^@]*(?=@)")
@@ -207,6 +210,32 @@ class ConstraintViolation(DeltaError):
 
 class PartitionMismatch(ConstraintViolation):
     """A row is outside the partition, or the predicate, that is being written."""
+
+
+class ExpectationFailed(ConstraintViolation):
+    """Rows violate an expectation with `on_violation="fail"`.
+
+    Args:
+        message: as of every error; so `facts`.
+        violations: number of violating rows by expectation, of all expectations.
+        num_rows: rows that were given.
+        rows_by_name: the text of a few violating rows by expectation.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        violations: Mapping[str, int] = MappingProxyType({}),
+        num_rows: int = 0,
+        rows_by_name: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        table: str | None = None,
+        examples: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, table=table, examples=examples)
+        self.violations = dict(violations)
+        self.num_rows = num_rows
+        self.rows_by_name = dict(rows_by_name)
 
 
 class VersionNotFound(DeltaError):

@@ -11,7 +11,10 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import MAX_EXAMPLES
+from dagster_delta.parquet.plans import ObservedRows as ObservedRows
 from dagster_delta.parquet.plans import ReadPlan as ReadPlan
+from dagster_delta.parquet.plans import RowRules as RowRules
+from dagster_delta.parquet.plans import SetAside as SetAside
 from dagster_delta.parquet.plans import WriteResult as WriteResult
 from dagster_delta.parquet.plans import WriteSpec as WriteSpec
 from dagster_delta.protocol.actions import AddCDCFile, AddFile

@@ -38,6 +38,7 @@ DETAILS = "delta/details"
 _COUNTERS = (
     "delta/source_bytes",
     "delta/skipped_files",
+    "delta/dropped_rows",
     "delta/quarantined_rows",
     "delta/rows",
     "delta/rows_written",
@@ -64,6 +65,7 @@ METADATA_KEYS = (
     "delta/columns_not_followed",
     "delta/source_files",
     *_COUNTERS,
+    "delta/expectations",
     "delta/ignored_columns",
     "delta/null_columns",
     "delta/attempts",

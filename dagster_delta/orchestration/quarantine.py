@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -30,10 +31,13 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.expectations import ObservedRows, SetAside, WriteResult
+from dagster_delta.table.operations.overwrite import overwrite_rows
+from dagster_delta.table.operations.write_planning import WriteOptions
+from dagster_delta.table.operations.write_rows import RowWrite
 from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
-    from dagster_delta.orchestration.io.asset_writer import AssetWrite
     from dagster_delta.table.read.snapshot import Snapshot
 
 QUARANTINE_PROPERTY = "dagsterDelta.quarantineOf"
@@ -54,6 +58,8 @@ _SCHEMA = pa.schema(
 )
 
 _ROWS_OF_BATCH = 1000
+
+_EXPECTATIONS = "dagster-delta/expectations/"
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -95,10 +101,15 @@ class Quarantine(msgspec.Struct, frozen=True):
         return f"Quarantine({self.uri!r})"
 
     @classmethod
-    def of_asset(cls, write: AssetWrite) -> Quarantine:
-        """The quarantine of the table of an asset: its location, followed by `_quarantine`."""
-        uri = write.uri.rstrip("/") + _SUFFIX
-        return cls(uri, write.asset_key or write.name, write.storage_options, write.commit_info)
+    def beside(
+        cls,
+        table_uri: str,
+        owner: str,
+        storage_options: Mapping[str, object],
+        commit_info: Mapping[str, object],
+    ) -> Quarantine:
+        """The quarantine of a table: its location, followed by `_quarantine`."""
+        return cls(table_uri.rstrip("/") + _SUFFIX, owner, storage_options, commit_info)
 
     def replace_rows(
         self,
@@ -139,6 +150,23 @@ class Quarantine(msgspec.Struct, frozen=True):
                 continue
             return sum(counts.values())
 
+    def open_or_create(self) -> DeltaTable:
+        """The table, which is created if it does not exist. Raises as `replace_rows`."""
+        table = DeltaTable.create(
+            self.uri,
+            _SCHEMA,
+            mode="ignore",
+            properties={QUARANTINE_PROPERTY: self.owner},
+            description=self._description,
+            storage_options=self.storage_options,
+        )
+        self._known_loads(table.snapshot())
+        return table
+
+    @property
+    def _description(self) -> str:
+        return f"Rows that were left out of the table of {self.owner}, and why."
+
     def _known_loads(self, snapshot: Snapshot) -> dict[str, int]:
         if QUARANTINE_PROPERTY not in snapshot.metadata.configuration:
             raise InvalidArgument(
@@ -170,7 +198,7 @@ class Quarantine(msgspec.Struct, frozen=True):
             progress=progress,
             commit_info=self.commit_info,
             properties={QUARANTINE_PROPERTY: self.owner},
-            description=f"Rows that were left out of the table of {self.owner}, and why.",
+            description=self._description,
         )
 
     def _make_batches(self, rows: Iterator[QuarantinedRow]) -> Iterator[pa.RecordBatch]:
@@ -181,6 +209,61 @@ class Quarantine(msgspec.Struct, frozen=True):
                 {**msgspec.structs.asdict(row), "load_id": row.load.load_id, **run} for row in some
             ]
             yield pa.RecordBatch.from_pylist(fields, schema=_SCHEMA)
+
+
+class WriteQuarantine(msgspec.Struct, frozen=True):
+    """The quarantine for the rows of one write that violate expectations. A repeated attempt of the
+    write replaces them.
+    """
+
+    quarantine: Quarantine
+    load: Load
+    """Identifies the write over its attempts."""
+
+    @classmethod
+    def of_write(
+        cls,
+        quarantine: Quarantine,
+        idempotency: tuple[str, int] | None,
+        progress: Sequence[AppTransaction],
+    ) -> WriteQuarantine:
+        """The quarantine of a write that is identified by the `txn` actions of its commit."""
+        # Loads of files and of changes continue from what the table has, in whatever run.
+        begins = sorted((known.app_id, known.after or 0) for known in progress)
+        identity = idempotency or begins or uuid.uuid4()
+        return cls(quarantine, Load(f"{_EXPECTATIONS}{quarantine.owner}/{identity}", 1))
+
+    def plan_rows(self) -> SetAside:
+        """How its rows are written, after creating the table. Raises as `replace_rows`."""
+        quarantine = self.quarantine
+        table = quarantine.open_or_create()
+        write = RowWrite(table.store, None, self._make_options(), clock.now_ms)
+        planned = write.plan(table.snapshot(), table.schema())
+        commit_info = quarantine.commit_info
+        now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+        constants = {
+            "run_id": commit_info.get("dagsterRunId"),
+            "quarantined_at": now,
+            "load_id": self.load.load_id,
+        }
+        return SetAside(planned.spec, constants)
+
+    def replace_written(self, observed: ObservedRows) -> None:
+        """Make the rows of the write those of some files, as one commit."""
+        table = self.quarantine.open_or_create()
+        snapshot = table.snapshot()
+        options = self._make_options()
+        if not snapshot.scan(("load_id",), options.where).count() and not observed.files:
+            return
+        written = WriteResult(observed.files, observed.num_set_aside)
+        planned = RowWrite(table.store, None, options, clock.now_ms).plan(snapshot, table.schema())
+        write = RowWrite(table.store, None, options, clock.now_ms, planned, written)
+        overwrite_rows(write, snapshot)
+
+    def _make_options(self) -> WriteOptions:
+        return WriteOptions(
+            where=f"load_id = '{self.load.load_id}'", commit_info=self.quarantine.commit_info
+        )
 
 
 def _replaced_loads(

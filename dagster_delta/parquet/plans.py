@@ -9,12 +9,13 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import InvalidTable
+from dagster_delta.errors import MAX_EXAMPLES, InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.constraint import Constraint
+from dagster_delta.sql.expectation import Expectation
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
@@ -80,6 +81,59 @@ def _with_own_store(location: StoreLocation, *rest: Any) -> ReadPlan:
     return ReadPlan(open_store(location.uri, location.options), *rest)
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """How rows are written to the table beside the one that they were for. Picklable."""
+
+    spec: WriteSpec
+    """Its files; the columns `row` and `reasons` are the text of a row and what it violated."""
+    constants: Mapping[str, object]
+    """Values of other columns."""
+
+
+class RowRules(msgspec.Struct, frozen=True):
+    """What is expected of rows while they are written. Picklable."""
+
+    expectations: tuple[Expectation, ...]
+    set_aside: SetAside | None = None
+    """For the rows that violate one with `quarantine`."""
+
+
+class ObservedRows(msgspec.Struct, frozen=True):
+    """How rows met their expectations."""
+
+    num_rows: int = 0
+    """Rows that were given."""
+    violations: Mapping[str, int] = {}
+    """Number of violating rows by expectation, without those that hold."""
+    examples: Mapping[str, tuple[str, ...]] = {}
+    """The text of a few violating rows by expectation."""
+    num_dropped: int = 0
+    """Rows that were not written to any table."""
+    num_set_aside: int = 0
+    """Rows that were written to the table beside."""
+    files: tuple[AddFile, ...] = ()
+    """Files of the table beside, none of them referenced yet."""
+
+    @classmethod
+    def combined(cls, parts: Sequence[ObservedRows]) -> ObservedRows:
+        """The sums of several observations."""
+        violations: dict[str, int] = {}
+        examples: dict[str, tuple[str, ...]] = {}
+        for part in parts:
+            for name, count in part.violations.items():
+                violations[name] = violations.get(name, 0) + count
+                shown = (*examples.get(name, ()), *part.examples.get(name, ()))
+                examples[name] = shown[:MAX_EXAMPLES]
+        return cls(
+            sum(part.num_rows for part in parts),
+            violations,
+            examples,
+            sum(part.num_dropped for part in parts),
+            sum(part.num_set_aside for part in parts),
+            tuple(file for part in parts for file in part.files),
+        )
+
+
 class WriteSpec(msgspec.Struct, frozen=True):
     """How to write rows as data files. Picklable, so that executors can use it."""
 
@@ -90,6 +144,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Sources of the columns that the rows lack; filled before constraints are checked."""
     constraints: tuple[Constraint, ...] = ()
     """Checked on every row before it is written."""
+    rules: RowRules | None = None
+    """What is expected of the rows as they are given, before they get the types of the table."""
     leaves_out: str | None = None
     """Spark SQL; rows for which it is true are neither written nor checked."""
     time_zone: str = UTC
@@ -122,6 +178,8 @@ class WriteResult(msgspec.Struct, frozen=True):
     num_rows: int
     high_water_marks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The last value assigned, by logical name of each identity column that was numbered."""
+    observed: ObservedRows | None = None
+    """How the rows met their expectations; None if there were none."""
 
     @classmethod
     def combined(cls, results: Sequence[WriteResult]) -> WriteResult:

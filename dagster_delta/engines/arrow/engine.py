@@ -101,6 +101,17 @@ class ArrowEngine:
 
     def write(self, data: object, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
         """Write the rows of `data` as data files."""
+        if spec.rules is None:
+            return self._write_rows(data, spec, store)
+        from dagster_delta.engines.statements.expectations import ObservedReader, RowObserver
+
+        zone, table = self.time_zone, spec.location.uri
+        with RowObserver(spec.rules) as observer:
+            rows = ObservedReader(data, spec.rules, observer, spec=spec, zone=zone, table=table)
+            written = self._write_rows(rows.reader(), replace(spec, rules=None), store)
+            return replace(written, observed=observer.finish())
+
+    def _write_rows(self, data: object, spec: WriteSpec, store: ObjectStore) -> WriteResult:
         from dagster_delta.parquet.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri

@@ -116,10 +116,15 @@ def _build_batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
 
 
 def settle_reports(
-    rows: Iterable[Sequence[Any]], detail: type[_Detail], store: ObjectStore
+    rows: Iterable[Sequence[Any]],
+    detail: type[_Detail],
+    store: ObjectStore,
+    *,
+    discard: Callable[[_Detail], None] = lambda _: None,
 ) -> Reports[_Detail]:
     """The reports of a job's tasks, if all of them succeeded; else the files of all tasks are
-    deleted if the store allows it, and the first error is raised.
+    deleted if the store allows it, `discard` is called with each detail, and the first error is
+    raised.
     """
     payloads: dict[str, list[bytes]] = {"add": [], "cdc": [], "detail": [], "error": []}
     for kind, payload in rows:
@@ -132,6 +137,8 @@ def settle_reports(
     )
     if payloads["error"]:
         delete_unreferenced(store, reports.paths)
+        for found in reports.details:
+            discard(found)
         kind, facts = decode(payloads["error"][0], type=tuple[str, dict[str, Any]])
         error: type[DeltaError] = getattr(errors, kind, DeltaError)
         raise error(**facts | {"examples": tuple(facts["examples"])})

@@ -62,7 +62,7 @@ from dagster_delta.orchestration.io.io_manager import delta_io_manager
 from dagster_delta.orchestration.io.merge_config import match_on
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted, first_names
-from dagster_delta.orchestration.quarantine import Load, Quarantine, QuarantinedRow
+from dagster_delta.orchestration.quarantine import Load, QuarantinedRow
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.spelling import arrow_schema_of
@@ -421,7 +421,7 @@ def _list_warnings(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -> 
             f"such as {uri}: {error}"
         )
     if count := checked.num_bad_rows:
-        where = Quarantine.of_asset(write).uri
+        where = write.quarantine.uri
         yield f"{counted(count, 'row')} of the files not loaded: see the table {where}"
     if null := checked.null_columns:
         yield (
@@ -449,7 +449,7 @@ def _quarantine_rows(write: AssetWrite, load: FileLoad, checked: CheckedFiles) -
     counts = {loads[file.rows.uri]: file.bad_rows or 0 for file in checked.files}
     again = {LOADED_FILE_PREFIX + uri for uri in load.repeated}
     loaded = {file.app_id: file.after for file in load.progress if file.app_id not in again}
-    Quarantine.of_asset(write).replace_rows(counts, rows, loaded)
+    write.quarantine.replace_rows(counts, rows, loaded)
 
 
 def _load_files(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:

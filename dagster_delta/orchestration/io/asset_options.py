@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args
 
+import msgspec
 from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
@@ -28,6 +30,7 @@ from dagster_delta.orchestration.io.merge_config import (
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 from dagster_delta.storage import resolve_variable
+from dagster_delta.table.operations.expectations import Expectation, check_expectations
 from dagster_delta.table.programs import known_readers
 
 WriteMode = Literal[
@@ -118,6 +121,27 @@ def _to_texts(value: object) -> object:
     return [str(item).lower() if isinstance(item, bool) else str(item) for item in values]
 
 
+def _to_expectations(value: object) -> tuple[Expectation, ...]:
+    """Expectations, which metadata in YAML has as mappings; each has the name of an asset check."""
+    items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    keys = {field.name for field in msgspec.structs.fields(Expectation)}
+    found: list[Any] = []
+    for item in items:
+        known = item
+        if isinstance(item, Mapping):
+            if set(item) - keys or {"name", "condition"} - set(item):
+                raise ValueError("an expectation has name, condition and, if needed, on_violation")
+            known = Expectation(**item)
+        found.append(known)
+    for known in check_expectations(found):
+        if not re.fullmatch(r"\w+", known.name, re.ASCII):
+            raise ValueError(
+                f"the name {known.name!r} is that of an asset check too: use letters, digits and "
+                "underscores"
+            )
+    return tuple(found)
+
+
 _Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_to_names)]
 _Values = Annotated[tuple[str, ...], BeforeValidator(_to_texts)]
@@ -158,6 +182,8 @@ class AssetOptions:
     replace_on: str | None = None
     """Spark SQL over the table `t` and the new rows `s` for the mode `replace_on`: rows of the
     table that satisfy it with a new row are replaced."""
+    expectations: Annotated[tuple[Any, ...], BeforeValidator(_to_expectations)] = ()
+    """What is expected of the rows, each an `Expectation`; in YAML a mapping of its fields."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
@@ -301,6 +327,8 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
             "its schema_mode overwrite would drop columns of existing rows: use schema_mode merge "
             "or strict"
         )
+    elif options.expectations:
+        problem = "a merge does not count expectations: append the rows, or declare constraints"
     elif options.sort_by:
         problem = "a merge does not support sort_by: omit it, and Z-order the table with OPTIMIZE"
     if problem is not None:

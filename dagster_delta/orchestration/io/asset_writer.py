@@ -31,7 +31,8 @@ from dagster_delta.orchestration.io.table_owner import (
     owner_of,
     record_property,
 )
-from dagster_delta.orchestration.metadata_keys import first_names
+from dagster_delta.orchestration.metadata_keys import counted, first_names
+from dagster_delta.orchestration.quarantine import Quarantine, WriteQuarantine
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.create import definition_of, differing_properties
@@ -45,6 +46,7 @@ from dagster_delta.table.transaction.retries import StatementOptions
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult
+    from dagster_delta.table.operations.expectations import ObservedRows
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.slices import IfPresent, Slice
     from dagster_delta.table.transaction.transaction import AppTransaction
@@ -96,6 +98,17 @@ class AssetWrite(msgspec.Struct, frozen=True):
         """The Dagster partitions of the run; None if the asset has none."""
         return (self.run or self.within) if self.is_partitioned else None
 
+    @property
+    def quarantine(self) -> Quarantine:
+        """The table beside that of the asset, for rows that are left out of it."""
+        owner = self.asset_key or self.name
+        return Quarantine.beside(self.uri, owner, self.storage_options, self.commit_info)
+
+    @property
+    def quarantine_of_expectations(self) -> WriteQuarantine:
+        """The same for the rows of this write that violate expectations."""
+        return WriteQuarantine.of_write(self.quarantine, self.idempotency, self.progress)
+
     def narrowed(self, keys: Iterable[str]) -> AssetWrite:
         """The write of some partitions of the run."""
         assert self.within is not None  # noqa: S101  there are partitions
@@ -125,6 +138,8 @@ class WrittenAsset(msgspec.Struct, frozen=True):
     """What may surprise."""
     kept_partitions: tuple[str, ...] = ()
     """Keys of partitions that were not written, since they have rows and the mode is `ignore`."""
+    observed: ObservedRows | None = None
+    """How the rows met their expectations; None if there were none."""
     metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Further metadata for the UI."""
 
@@ -322,6 +337,8 @@ def _append_rows(write: AssetWrite, table: DeltaTable, data: object) -> CommitRe
         description=write.description,
         sort_by=options.sort_by or (),
         cluster_by=options.cluster_by,
+        expectations=options.expectations,
+        quarantine=write.quarantine_of_expectations,
     )
 
 
@@ -405,6 +422,7 @@ def _describe_result(
         compacted_version=result.compacted_version,
         attempts=result.attempts,
         kept_partitions=() if result.skipped else kept,
+        observed=result.observed,
         warnings=tuple(_find_warnings(write, result, differing)),
     )
 
@@ -429,6 +447,13 @@ def _find_warnings(
             f"the rows of {write.name} lack columns of its table, which are null in them: "
             f"{', '.join(null)}. Return them too; columns that nobody needs any more are "
             "dropped with delta_schema_change_job, or with the schema_mode overwrite"
+        )
+    if (observed := result.observed) is not None and observed.num_dropped:
+        yield f"{counted(observed.num_dropped, 'row')} of {write.name} dropped by its expectations"
+    if observed is not None and observed.num_set_aside:
+        yield (
+            f"{counted(observed.num_set_aside, 'row')} of {write.name} set aside by its "
+            f"expectations: see the table {write.quarantine.uri}"
         )
     if differing:
         found = ", ".join(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.errors import ExpectationFailed, InvalidArgument, TableNotFound
 from dagster_delta.orchestration.branches import (
     BranchedTables,
     branch_facts,
@@ -36,6 +36,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     PartitionFrames,
     Rows,
 )
+from dagster_delta.orchestration.io.expectation_report import report_evaluations
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.observers import TableObserver
 from dagster_delta.orchestration.io.openlineage import OpenLineageObserver
@@ -212,7 +213,13 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             _check_overwrite(context, options, name, is_partitioned=partitions is not None)
         write = self._make_write(context, name, options, partitions)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
-            written = value.write(write)
+            try:
+                written = value.write(write)
+            except ExpectationFailed as error:
+                if context.has_asset_key:
+                    masked = options.masked_columns
+                    report_evaluations(context.asset_key, options.expectations, error, masked)
+                raise
         if isinstance(written, NothingWritten):
             report_nothing(context, written)
             return

@@ -18,6 +18,10 @@ from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import NothingWritten, WrittenAsset
+from dagster_delta.orchestration.io.expectation_report import (
+    expectation_metadata,
+    report_evaluations,
+)
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
 from dagster_delta.orchestration.io.type_handlers import OPENED_ONLY, annotation_of
@@ -64,6 +68,9 @@ _MAX_COMPARISONS = 10_000_000
 _MAX_STATISTICS = 1_000_000
 """Maximum number of columns times files whose statistics are shown: two seconds of work."""
 
+_OF_EXPECTATIONS = ("numDroppedRows", "numQuarantinedRows")
+"""Metrics with keys of their own."""
+
 _COUNTERS = {
     "numFiles": "delta/files_added",
     "numTargetFilesAdded": "delta/files_added",
@@ -108,6 +115,7 @@ def report_write(
             sample,
             statistics,
             written.metadata,
+            _report_expectations(context, written),
             further,
         )
     )
@@ -115,6 +123,19 @@ def report_write(
     if execution is not None and run is not None and len(run.parts) > 1 and context.has_asset_key:
         for key, figures in by_key.items():
             execution.add_asset_metadata(figures, asset_key=context.asset_key, partition_key=key)
+
+
+def _report_expectations(context: OutputContext, written: WrittenAsset) -> Mapping[str, object]:
+    """Report the results of expectations; returns their metadata."""
+    options, observed = written.write.options, written.observed
+    if observed is None:
+        return {}
+    if context.has_asset_key:
+        masked = options.masked_columns
+        report_evaluations(context.asset_key, options.expectations, observed, masked)
+    others = written.metadata.get("delta/quarantined_rows")
+    also = others if isinstance(others, int) else 0
+    return expectation_metadata(options.expectations, observed, also_set_aside=also)
 
 
 def _effect_of_run(
@@ -150,7 +171,9 @@ def _collect_facts(written: WrittenAsset) -> dict[str, object]:
     others = {
         name: value
         for name, value in written.metrics.items()
-        if name not in _COUNTERS and value not in (0, "0") and not rows_by_deed({name: value})
+        if name not in (*_COUNTERS, *_OF_EXPECTATIONS)
+        and value not in (0, "0")
+        and not rows_by_deed({name: value})
     }
     return {
         "delta/mode": options.mode,

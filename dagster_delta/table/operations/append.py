@@ -19,6 +19,7 @@ from dagster_delta.table.read.file_planner import select_rows
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.operations.expectations import Expectation, RowQuarantine
     from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.slices import IfPresent, Slice
@@ -45,6 +46,8 @@ def append(
     absent: str | None = None,
     within: Slice | None = None,
     if_present: IfPresent | None = None,
+    expectations: Sequence[Expectation] = (),
+    quarantine: RowQuarantine | None = None,
 ) -> CommitResult:
     """Append rows as one commit, creating the table if it does not exist.
 
@@ -78,9 +81,13 @@ def append(
             leaves the part as it is and its new rows out, `fail` refuses to write. Without
             `within`, the table is the part, once it exists. By default, rows are added. Other
             appends that commit meanwhile count as later, as for `absent`.
+        expectations: conditions that the rows are expected to satisfy, as they are given. They are
+            counted while the rows are written; `observed` of the result has the counts.
+        quarantine: where rows go that violate an expectation with `quarantine`.
 
     Raises:
         SchemaMismatch, InvalidCast: the rows do not fit the table.
+        ExpectationFailed: rows violate an expectation with `fail`.
         ConstraintViolation: a row breaks NOT NULL, an invariant or a CHECK.
         PartitionMismatch: a row does not satisfy `check`, or is outside of `within`.
         TableAlreadyExists: the table has rows that satisfy `absent`, or are in `within` with
@@ -105,6 +112,8 @@ def append(
         absent=absent,
         within=within,
         if_present=if_present,
+        expectations=expectations,
+        quarantine=quarantine,
     )
     # Rows in memory can be written again if the version of this handle turns out to be too old.
     is_blind = absent is None and if_present is None

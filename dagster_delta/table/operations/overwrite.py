@@ -39,6 +39,7 @@ from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombst
 if TYPE_CHECKING:
     from dagster_delta.sql.constraint import Constraint
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.operations.expectations import Expectation, RowQuarantine
     from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.slices import IfPresent, Slice
@@ -69,6 +70,8 @@ def overwrite(
     if_present: IfPresent = "replace",
     replace_using: Sequence[str] | None = None,
     replace_on: str | None = None,
+    expectations: Sequence[Expectation] = (),
+    quarantine: RowQuarantine | None = None,
 ) -> CommitResult:
     """Replace rows as one commit, creating the table if it does not exist.
 
@@ -100,11 +103,13 @@ def overwrite(
         replace_on: instead: Spark SQL over the table `t` and the new rows `s`, as in
             `"t.day = s.day AND t.shop <=> s.shop"`; the rows are replaced that satisfy it with at
             least one new row. Every new row is written, whether it replaces one or not.
+        expectations: as for `append`.
+        quarantine: as for `append`.
 
     Raises:
         PartitionMismatch: a new row does not satisfy `where`, or is outside of `within`.
         TableAlreadyExists: as for `append`.
-        SchemaMismatch, InvalidCast, ConstraintViolation, UnsupportedFeature,
+        SchemaMismatch, InvalidCast, ConstraintViolation, ExpectationFailed, UnsupportedFeature,
         ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
             `append`; an append-only table is refused as an UnsupportedFeature.
     """
@@ -125,6 +130,8 @@ def overwrite(
         if_present=if_present,
         replace_using=replace_using,
         replace_on=replace_on,
+        expectations=expectations,
+        quarantine=quarantine,
     )
     if if_present is None:
         raise InvalidArgument("if_present of an overwrite is 'replace', 'skip' or 'fail'")

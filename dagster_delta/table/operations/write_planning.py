@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
-from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.plans import RowRules, WriteSpec
 from dagster_delta.engines.statements.constraint_check import generation_constraints
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution import column_history
@@ -319,12 +319,14 @@ def write_spec(
     values: ColumnValues = NO_VALUES,
     sort_by: Sequence[str] = (),
     is_exact: bool = False,
+    rules: RowRules | None = None,
 ) -> WriteSpec:
     """How rows of a table are written to data files.
 
     `constraints` are checked in addition to those of the table. Rows that are already in the table
     have passed these, so `check_rows` is False for them. `values` is the source of columns that the
-    rows lack; `is_exact` refuses values that lose a part in the type of their column.
+    rows lack; `is_exact` refuses values that lose a part in the type of their column; `rules` is
+    what is expected of the rows.
     """
     check_fields_of_structs(configuration.schema)
     check_file_columns(configuration.schema, configuration.partition_columns)
@@ -341,6 +343,7 @@ def write_spec(
         configuration=configuration,
         values=values,
         constraints=(*own, *constraints),
+        rules=rules,
         leaves_out=leaves_out,
         target_file_size_bytes=target_file_size(configuration),
         sort_by=_sort_columns(configuration, sort_by),

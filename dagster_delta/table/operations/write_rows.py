@@ -28,6 +28,7 @@ from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
+from dagster_delta.table.operations.expectations import ExpectedRows
 from dagster_delta.table.operations.write_planning import (
     WriteOptions,
     cast_remedy,
@@ -83,6 +84,10 @@ class RowWrite:
     """Parts of the slice that have rows and stay as they are, at the present attempt."""
     _is_read: bool = field(default=False, init=False)
     """Whether reading of the rows has begun, or was done by others."""
+    _expected: ExpectedRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._expected = ExpectedRows(self.options, table=self.store.location.uri)
 
     @property
     def engine(self) -> Engine:
@@ -160,9 +165,10 @@ class RowWrite:
             self.data = without_made_up_types(rows, self._known_schema(newest))
             self.written = self._data_schema = None
             created.delete()
+            self._expected.forget()
             return True
 
-        with created:
+        with created, self._expected.withdrawn_on_errors():
             done = run_with_retries(
                 attempt_on,
                 self.store,
@@ -174,7 +180,12 @@ class RowWrite:
         # Files remain only if another process has done the same write.
         created.delete()
         kept = () if self.options.within is None else self.kept
-        return replace(done, kept_parts=kept, data_schema=self._data_schema)
+        return replace(
+            done,
+            kept_parts=kept,
+            data_schema=self._data_schema,
+            observed=None if done.skipped else self._expected.observed,
+        )
 
     @property
     def within(self) -> Slice | None:
@@ -260,6 +271,10 @@ class RowWrite:
             except InvalidCast as error:
                 error.message += cast_remedy(configuration, schema)
                 raise
+            self.transaction.created_files.add(
+                decode_path(file.path) for file in self.written.files
+            )
+            self._expected.take(self.written.observed)
         self.transaction.stage_written(self.written.files)
         self.transaction.stage_high_water_marks(self.written.high_water_marks)
         return self.written
@@ -271,11 +286,12 @@ class RowWrite:
         metrics: Mapping[str, int | str],
     ) -> CommitResult:
         """Commit what is staged. A conflict leaves the files of the rows for the next attempt."""
+        self._expected.commit_rows_aside()
         return self.transaction.commit(
             "WRITE",
             parameters={**parameters, "partitionBy": list(configuration.partition_columns)},
-            metrics=metrics,
-            user_info=self.options.commit_info,
+            metrics={**metrics, **self._expected.metrics()},
+            user_info=self._expected.commit_info(self.options.commit_info),
             keeps_files=True,
         )
 
@@ -313,6 +329,7 @@ class RowWrite:
             values=inserted_values(configuration, schema.names),
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",
+            rules=self._expected.rules(),
         )
 
 

@@ -6,7 +6,7 @@ Spec: Transaction Identifiers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -15,6 +15,7 @@ from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType, fold_name
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.plans import ObservedRows, SetAside
     from dagster_delta.protocol.actions import SetTransaction as SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -27,6 +28,16 @@ LOADED_FILE_PREFIX = "dagster-delta/file/"
 
 NOT_FOLLOWED = -1
 """The version of such a table or file whose rows this table does not have any more."""
+
+
+class RowQuarantine(Protocol):
+    """A table beside another one, for rows that violate an expectation with `quarantine`."""
+
+    def plan_rows(self) -> SetAside:
+        """How its rows are written. The table exists then."""
+
+    def replace_written(self, observed: ObservedRows) -> None:
+        """Make the rows of this write those of some files, as one commit."""
 
 
 class CommitResult(msgspec.Struct, frozen=True):
@@ -50,6 +61,8 @@ class CommitResult(msgspec.Struct, frozen=True):
     """Parts of the slice that had rows, and that `if_present="skip"` left as they were."""
     data_schema: StructType | None = None
     """Columns of the rows that were given to an append or an overwrite, if they were read."""
+    observed: ObservedRows | None = None
+    """How the rows met their expectations; None if there were none."""
 
     @property
     def null_columns(self) -> tuple[str, ...]:

@@ -27,12 +27,14 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.sql.constraint import Constraint
+from dagster_delta.sql.expectation import Expectation
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
     from dagster_delta.table.slices import Slice
+    from dagster_delta.table.transaction.commit_result import RowQuarantine
 
 _AnySnapshot = TypeVar("_AnySnapshot", Snapshot, Snapshot | None)
 
@@ -82,6 +84,10 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Spark SQL that every new row must satisfy."""
     within: Slice | None = None
     """The part of the table that the statement keeps to."""
+    expectations: Sequence[Expectation] = ()
+    """What is expected of the rows that it is given."""
+    quarantine: RowQuarantine | None = None
+    """Where rows go that violate an expectation with `quarantine`."""
     on_conflict: OnConflict = "retry"
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ from dagster_delta.engines.spark.write.tasks import (
 )
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields, source_structs
 from dagster_delta.engines.statements.constraint_check import generation_constraints
+from dagster_delta.engines.statements.expectations import delete_rows_aside
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.column_values import (
@@ -105,6 +106,10 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
     """Whether to report which rows of the table change."""
     source_number: str | None = None
     """Column of row numbers; those that are not null are reported as matched."""
+    conditions: tuple[str, ...] = ()
+    """Columns that say whether a row satisfies each expectation of `data`."""
+    shown: tuple[str, ...] = ()
+    """Logical names of the columns that are shown of a row that violates one."""
     is_gathered: bool = True
     """Whether the rows of a partition are brought together, in few tasks. Adaptive execution splits
     a partition that is too big for a task."""
@@ -177,6 +182,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             with_old=self._with_old,
             casts=tuple((name, data_type) for name, data_type, _ in self._list_misfits()),
             numbered=tuple(change.completion.identities for change in self.changes),
+            shown=self.shown,
         )
 
     def columns(self) -> DataFrame:
@@ -206,6 +212,7 @@ class ChangingRows(msgspec.Struct, frozen=True, dict=True):
             ],
             *[column.alias(f"__old_{i}") for i, column in enumerate(old)],
             *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._list_misfits())],
+            *self.conditions,
         )
         early, late = self._by_need()
         rows = self._complete_rows(rows, early)
@@ -410,7 +417,15 @@ def write_changes(
         reports = collect_counted(
             frame, lambda frame: frame.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri
         )
-    return changes_of(settle_reports(reports, ChangeDetail, store))
+    rules = rows.data.rules
+    return changes_of(
+        settle_reports(
+            reports,
+            ChangeDetail,
+            store,
+            discard=lambda detail: delete_rows_aside(rules, detail.observed),
+        )
+    )
 
 
 class _Storage:

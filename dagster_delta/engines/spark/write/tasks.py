@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,10 +22,11 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.file_rewriting import rewrite_rows
 from dagster_delta.engines.arrow.predicate_matching import add_rows, bitmap_of
-from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import ObservedRows, ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -35,6 +37,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
+from dagster_delta.engines.statements.expectations import RowObserver
 from dagster_delta.nested_arrays import numbers_of
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
@@ -69,6 +72,8 @@ class ChangeDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Which of its rows have changed, as a serialised bitmap."""
     matched: bytes = b""
     """Which rows of the source have matched, as a serialised bitmap."""
+    observed: ObservedRows | None = None
+    """How the rows met their expectations."""
 
 
 _NO_ACTION = -1
@@ -79,7 +84,7 @@ class ChangeTask(msgspec.Struct, frozen=True):
 
     Its batches have the columns: index of the action; key of the file and index of the row, if the
     row is in the table; number of the source's row, if it has one; the new columns;
-    the old columns; a boolean per cast; a boolean per constraint.
+    the old columns; a boolean per cast; a boolean per expectation; a boolean per constraint.
     """
 
     data: WriteSpec
@@ -95,6 +100,8 @@ class ChangeTask(msgspec.Struct, frozen=True):
     """Columns, and their types, that have a text for each new value that does not fit."""
     numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
     """For each action, the columns that the query has numbered; by default none."""
+    shown: tuple[str, ...] = ()
+    """Logical names of the columns that are shown of a row that violates an expectation."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
@@ -122,11 +129,21 @@ class _Changing(msgspec.Struct):
     def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         task = self.task
         store = open_store(task.data.location.uri, task.data.location.options)
-        with RowWriters.opened(task.data, task.change_data, store) as writers:
+        rules = task.data.rules
+        observer = None if rules is None else RowObserver(rules)
+        with (
+            observer or nullcontext(),
+            RowWriters.opened(task.data, task.change_data, store) as writers,
+        ):
             for batch in batches:
-                self._take_batch(_Batch.split(task, batch), writers)
+                found = _Batch.split(task, batch)
+                if observer is not None:
+                    found = found.observed(observer)
+                if not (observer and observer.has_failed):
+                    self._take_batch(found, writers)
             written = writers.finish()
-        return report(*written, self._list_details())
+            observed = None if observer is None else observer.finish()
+        return report(*written, [*self._list_details(), ChangeDetail(observed=observed)])
 
     def _list_details(self) -> Iterator[ChangeDetail]:
         yield ChangeDetail(counts=dict(self.counts), marks=self.marks)
@@ -181,6 +198,7 @@ class _Batch(msgspec.Struct, frozen=True):
     new: Sequence[pa.Array]
     old: Sequence[pa.Array]
     casts: Sequence[pa.StringArray]
+    conditions: Sequence[pa.BooleanArray]
     checks: Sequence[pa.BooleanArray]
 
     @classmethod
@@ -195,15 +213,25 @@ class _Batch(msgspec.Struct, frozen=True):
         files, rows = some(2) if task.with_positions else (None, None)
         (sources,) = some(1) if task.with_sources else (None,)
         new, old = some(width), some(width if task.with_old else 0)
+        rules = () if task.data.rules is None else task.data.rules.expectations
         return cls(
             task, np.from_dlpack(actions), files, rows, sources, new, old,
-            some(len(task.casts)), some(len(task.data.constraints)),
+            some(len(task.casts)), some(len(rules)), some(len(task.data.constraints)),
         )  # fmt: skip
+
+    def observed(self, observer: RowObserver) -> _Batch:
+        """The rows to write, after counting which satisfy their expectations."""
+        names = self.task.data.configuration.schema.names
+        shown = pa.RecordBatch.from_arrays(
+            [self.new[names.index(name)] for name in self.task.shown], names=list(self.task.shown)
+        )
+        kept = observer.rows_to_write(self.conditions, shown)
+        return self if kept is None else self.take(np.asarray(pc.indices_nonzero(kept)))
 
     def take(self, places: NDArray[np.int64]) -> _Batch:
         index = pa.array(places)
         taken = ([column.take(index) for column in group] for group in
-                 (self.new, self.old, self.casts, self.checks))  # fmt: skip
+                 (self.new, self.old, self.casts, self.conditions, self.checks))  # fmt: skip
         return _Batch(self.task, self.actions[places], None, None, None, *taken)
 
     def new_rows(self) -> pa.RecordBatch:
@@ -241,6 +269,8 @@ class WrittenChanges(Reports[ChangeDetail], frozen=True):
     """Numbers of the source's rows that matched."""
     high_water_marks: dict[str, int] = msgspec.field(default_factory=dict)
     """The last value of each identity column that was numbered."""
+    observed: ObservedRows = ObservedRows()
+    """How the rows met their expectations."""
 
 
 def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
@@ -257,7 +287,17 @@ def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
         if detail.matched:
             matched |= BitMap64.deserialize(detail.matched)
     marks = joined_marks(detail.marks for detail in reports.details)
-    return WrittenChanges(reports.files, reports.change_files, (), counts, rows, matched, marks)
+    observed = [detail.observed for detail in reports.details if detail.observed is not None]
+    return WrittenChanges(
+        reports.files,
+        reports.change_files,
+        (),
+        counts,
+        rows,
+        matched,
+        marks,
+        ObservedRows.combined(observed),
+    )
 
 
 COPIED_FILE_SCHEMA = LIVE_FILE_SCHEMA.append(pa.field("matches", pa.binary()))

@@ -5,13 +5,14 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from dagster_delta.engines.plans import WriteResult, WriteSpec
+from dagster_delta.engines.plans import RowRules, WriteResult, WriteSpec
 from dagster_delta.engines.spark.session.schema import (
     from_spark_schema,
     sql_column,
@@ -19,6 +20,7 @@ from dagster_delta.engines.spark.session.schema import (
 )
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.change_query import ChangingRows, RowChange, write_changes
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -46,7 +48,8 @@ def write_frame(
     `is_arranged`: whether the rows of a partition are together already, so that they are not
     shuffled.
     """
-    rows, schema, given = _given_columns(frame, spec)
+    conditions = rule_columns(frame, spec.rules)
+    rows, schema, given = _given_columns(frame, spec, conditions)
     _check_columns(schema, spec)
     functions, values, properties = functions_of(frame), spec.values, spec.configuration.metadata
     given |= {default.column: sql_column(default.sql, functions) for default in values.defaults}
@@ -63,16 +66,43 @@ def write_frame(
         None,
         old=functions.col,
         is_gathered=is_gathered,
+        conditions=tuple(rows.columns[len(frame.columns) :]),
+        shown=tuple(given),
     )
     written = write_changes(changes, store, in_query=False)
-    return WriteResult(written.files, written.counts[0], written.high_water_marks)
+    observed = None if spec.rules is None else written.observed
+    return WriteResult(written.files, written.counts[0], written.high_water_marks, observed)
+
+
+def rule_columns(frame: DataFrame, rules: RowRules | None) -> list[Column]:
+    """For each expectation whether a row of the frame satisfies it.
+
+    Raises:
+        InvalidArgument: a condition is not boolean.
+    """
+    if rules is None:
+        return []
+    functions = functions_of(frame)
+    columns = [
+        sql_column(known.condition, functions).alias(f"__rule_{index}")
+        for index, known in enumerate(rules.expectations)
+    ]
+    types = [field.dataType.simpleString() for field in frame.select(*columns).schema.fields]
+    for known, found in zip(rules.expectations, types, strict=True):
+        if found not in ("boolean", "void"):
+            raise InvalidArgument(
+                f"the expectation {known.name!r} must be a condition, and {known.condition!r} is "
+                f"a value of type {found.upper()}: compare it with something"
+            )
+    return columns
 
 
 def _given_columns(
-    frame: DataFrame, spec: WriteSpec
+    frame: DataFrame, spec: WriteSpec, conditions: Sequence[Column]
 ) -> tuple[DataFrame, StructType, dict[str, Column]]:
     """The rows under names that never collide with the table's, their schema before the tasks cast
-    them, and the columns by the name in the table. Spark casts what depends on its time zone.
+    them, and the columns by the name in the table. Spark casts what depends on its time zone. The
+    conditions follow the columns.
     """
     functions, table, fields = functions_of(frame), spec.configuration.schema, []
     names = [f"__source_{index}" for index in range(len(frame.columns))]
@@ -84,7 +114,9 @@ def _given_columns(
             is_cast = data_type != field.data_type
             given[stored.name] = column.cast(to_spark_type(data_type)) if is_cast else column
         fields.append(replace(field, data_type=data_type))
-    return frame.toDF(*names), StructType(tuple(fields)), given
+    rules = [f"__rule_{index}" for index in range(len(conditions))]
+    rows = frame.select("*", *conditions) if conditions else frame
+    return rows.toDF(*names, *rules), StructType(tuple(fields)), given
 
 
 def _check_columns(schema: StructType, spec: WriteSpec) -> None:

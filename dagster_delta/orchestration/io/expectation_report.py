@@ -1,0 +1,101 @@
+"""What the UI shows of expectations: metadata of the materialization, and results of asset checks
+with the name of each expectation. All of it was counted by the write; no row is read again.
+
+Spec: none; Dagster's own events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import dagster as dg
+
+from dagster_delta.errors import ExpectationFailed
+from dagster_delta.orchestration.io.run_facts import current_execution
+from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
+from dagster_delta.orchestration.row_tables import Row, row_table
+from dagster_delta.table.operations.expectations import Expectation, ObservedRows, spell_counts
+
+VIOLATIONS_KEY = "delta/violations"
+ROWS_KEY = "delta/failing_rows"
+
+
+def expectation_metadata(
+    expectations: Sequence[Expectation], observed: ObservedRows | None, *, also_set_aside: int = 0
+) -> Mapping[str, object]:
+    """Metadata of a materialization; `also_set_aside` rows went to the quarantine for other
+    reasons.
+    """
+    if observed is None:
+        return {}
+    return {
+        "delta/expectations": row_table(spell_counts(expectations, observed), ()),
+        "delta/dropped_rows": observed.num_dropped,
+        "delta/quarantined_rows": observed.num_set_aside + also_set_aside,
+    }
+
+
+def report_evaluations(
+    asset_key: dg.AssetKey,
+    expectations: Sequence[Expectation],
+    observed: ObservedRows | ExpectationFailed,
+    masked: Collection[str],
+) -> None:
+    """Report the result of each expectation as that of an asset check of its name, if this is a
+    step of a run.
+    """
+    execution = current_execution()
+    if execution is None:
+        return
+    for expectation in expectations:
+        execution.log_event(_make_evaluation(asset_key, expectation, observed, masked))
+
+
+def _make_evaluation(
+    asset_key: dg.AssetKey,
+    expectation: Expectation,
+    observed: ObservedRows | ExpectationFailed,
+    masked: Collection[str],
+) -> dg.AssetCheckEvaluation:
+    count = observed.violations.get(expectation.name, 0)
+    texts = (
+        observed.rows_by_name if isinstance(observed, ExpectationFailed) else observed.examples
+    ).get(expectation.name, ())
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key,
+        check_name=expectation.name,
+        passed=not count,
+        severity=check_severity(expectation),
+        description=describe_counts(expectation, count, observed.num_rows),
+        metadata={VIOLATIONS_KEY: count, **_failing_rows(texts, masked)},
+    )
+
+
+def check_severity(expectation: Expectation) -> dg.AssetCheckSeverity:
+    """How severe a violation is: only `fail` stops anything."""
+    is_error = expectation.on_violation == "fail"
+    return dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN
+
+
+def describe_counts(expectation: Expectation, count: int, num_rows: int) -> str:
+    """The result of an expectation in one sentence."""
+    if not count:
+        return f"{counted(num_rows, 'row')} written: {expectation.condition} holds for each"
+    deeds = {
+        "warn": "written all the same",
+        "drop": "not written",
+        "fail": "nothing was written",
+        "quarantine": "set aside",
+    }
+    return (
+        f"{count:,} of {counted(num_rows, 'row')} violate {expectation.condition}: "
+        f"{deeds[expectation.on_violation]}"
+    )
+
+
+def _failing_rows(texts: Sequence[str], masked: Collection[str]) -> RawMetadata:
+    if not texts:
+        return {}
+    rows: Iterator[Row] = (json.loads(text) for text in texts)
+    return {ROWS_KEY: row_table(list(rows), masked)}
