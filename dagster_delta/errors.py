@@ -213,29 +213,14 @@ class PartitionMismatch(ConstraintViolation):
 
 
 class ExpectationFailed(ConstraintViolation):
-    """Rows violate an expectation with `on_violation="fail"`.
+    """Rows violate an expectation with `on_violation="fail"`."""
 
-    Args:
-        message: as of every error; so `facts`.
-        violations: number of violating rows by expectation, of all expectations.
-        num_rows: rows that were given.
-        rows_by_name: the text of a few violating rows by expectation.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        violations: Mapping[str, int] = MappingProxyType({}),
-        num_rows: int = 0,
-        rows_by_name: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-        table: str | None = None,
-        examples: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(message, table=table, examples=examples)
-        self.violations = dict(violations)
-        self.num_rows = num_rows
-        self.rows_by_name = dict(rows_by_name)
+    violations: Mapping[str, int] = MappingProxyType({})
+    """Number of violating rows by expectation, of all expectations."""
+    num_rows: int = 0
+    """Rows that were given."""
+    rows_by_name: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """The text of a few violating rows by expectation."""
 
 
 class VersionNotFound(DeltaError):

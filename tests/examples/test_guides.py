@@ -203,6 +203,13 @@ def test_rules_quarantine_and_checks_do_what_the_page_of_quality_says(
         assert rows("lake/public/report") == before
 
 
+def test_the_page_of_expectations_counts_drops_and_sets_rows_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(list(follow(DOCS / "expectations.md", tmp_path, monkeypatch))) == 3
+    assert len(rows("lake/public/orders_quarantine")) == 1
+
+
 def test_the_page_of_history_reads_follows_and_restores_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,15 +255,15 @@ def refuse_failures(
         f"({known.condition})"
         for known in failed
     )
-    raise ExpectationFailed(
+    error = ExpectationFailed(
         f"{problems}, whose violation fails the write: nothing was written. Correct the rows, or "
         "give the expectation another on_violation",
         table=table,
         examples=observed.examples[failed[0].name],
-        violations=observed.violations,
-        num_rows=observed.num_rows,
-        rows_by_name=observed.examples,
     )
+    error.violations, error.num_rows = dict(observed.violations), observed.num_rows
+    error.rows_by_name = dict(observed.examples)
+    raise error
 
 
 def delete_rows_aside(rules: RowRules | None, observed: ObservedRows | None) -> None:

@@ -14,6 +14,7 @@ from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpr
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
     check_declared,
+    check_expectation,
     check_freshness,
     check_health,
     check_health_limits,
@@ -67,6 +68,7 @@ def delta_asset_checks(
     table: str | None = None,
     storage_options: StorageOptions | Mapping[str, object] | None = None,
     constraints: bool = True,
+    expectations: bool = True,
     unique: str | Sequence[str] | None = None,
     row_count: tuple[int | None, int | None] | None = None,
     freshness: dt.timedelta | None = None,
@@ -86,12 +88,16 @@ def delta_asset_checks(
     table declares nothing, it says so and passes. A few failing rows are shown as a table. A rule
     that the embedded engine cannot evaluate like Spark is a warning, never a pass.
 
+    Each of the asset's `expectations` is a check of its name besides: its result is what the latest
+    write has counted, from the log.
+
     Args:
         asset: the asset, its spec, or its key if `table` is given.
         table: location of the table, if no DeltaIOManager stores it, and the metadata of the asset
             have no `dagster/uri`.
         storage_options: storage options for `table`, and for an asset with a `dagster/uri`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
+        expectations: whether the expectations in the metadata of the asset are checks too.
         unique: columns whose combined values are unique, such as the keys of a merge.
         row_count: minimum and maximum number of rows; None for no bound.
         freshness: maximum age of the last change of rows.
@@ -127,6 +133,16 @@ def delta_asset_checks(
             "The columns and their types match the declaration.",
             lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
         )
+    source = _find_table(asset, key, table, storage_options)
+    options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
+    if expectations:
+        rules |= {
+            known.name: (
+                f"{known.condition} holds for each row that is written.",
+                partial(check_expectation, expectation=known),
+            )
+            for known in options.expectations
+        }
     if not rules:
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} are empty: enable at least one"
@@ -136,8 +152,6 @@ def delta_asset_checks(
         raise InvalidArgument(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
-    source = _find_table(asset, key, table, storage_options)
-    options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
     masked = {*names_of(masked_columns), *options.masked_columns}
     return [_define_checks(key, source, rules, waited_for, severity, masked)]
 

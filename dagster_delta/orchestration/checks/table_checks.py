@@ -16,6 +16,7 @@ from msgspec.structs import fields
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.expectation_report import describe_counts
 from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
@@ -23,17 +24,19 @@ from dagster_delta.orchestration.row_tables import Row
 from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.schema import StructType, fold_name
 from dagster_delta.python_values import python_rows
+from dagster_delta.table.operations.expectations import EXPECTATIONS_KEY, Expectation
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.operations.validate import (
     differing_columns,
     rows_since,
     validate_rows,
 )
-from dagster_delta.table.read.history import read_entry
+from dagster_delta.table.read.history import history, read_entry
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, last_data_change
 
+_COMMITS_SEARCHED = 50
 _MAX_EXAMPLES = 5
 _MEMORY_BYTES = 1_000_000_000
 
@@ -83,6 +86,29 @@ def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> F
         details={"rules": result.num_rules, "scope": rows.scope},
         examples=tuple(dict(row) for row in result.examples),
         is_warning=not result.violations,
+    )
+
+
+def check_expectation(snapshot: Snapshot, _: int | None, expectation: Expectation) -> Finding:
+    """What the latest write that counted an expectation has counted. Only the log is read."""
+    for entry in history(snapshot, _COMMITS_SEARCHED):
+        counts = entry.commit_info.get(EXPECTATIONS_KEY)
+        known = counts if isinstance(counts, list) else []
+        for count in known:
+            if isinstance(count, Mapping) and count.get("name") == expectation.name:
+                failed, passed = int(count["failedRecords"]), int(count["passedRecords"])
+                return Finding(
+                    passed=not failed,
+                    description=describe_counts(expectation, failed, failed + passed),
+                    facts={"violations": failed},
+                    details={"counted_at_version": entry.version},
+                    is_warning=expectation.on_violation != "fail",
+                )
+    # A pass would say that rows were counted.
+    return Finding(
+        passed=False,
+        is_warning=True,
+        description=f"None of the last {_COMMITS_SEARCHED} commits has counted it: write the asset",
     )
 
 

@@ -349,6 +349,8 @@ def _replace_matches(write: AssetWrite, table: DeltaTable, data: object) -> Comm
         within=write.within,
         replace_using=options.replace_using,
         replace_on=options.replace_on,
+        expectations=options.expectations,
+        quarantine=write.quarantine_of_expectations,
         # Rows with a null key would be added again by another attempt.
         idempotency=write.idempotency,
         schema_mode=options.schema_mode,

@@ -49,7 +49,12 @@ def report_evaluations(
     if execution is None:
         return
     for expectation in expectations:
-        execution.log_event(_make_evaluation(asset_key, expectation, observed, masked))
+        evaluation = _make_evaluation(asset_key, expectation, observed, masked)
+        if isinstance(observed, ExpectationFailed):
+            # Dagster drops what a step has logged in the call that fails it.
+            execution.instance.report_runless_asset_event(evaluation)
+        else:
+            execution.log_event(evaluation)
 
 
 def _make_evaluation(

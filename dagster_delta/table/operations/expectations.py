@@ -15,7 +15,6 @@ from dagster_delta.engines.plans import ObservedRows as ObservedRows
 from dagster_delta.engines.plans import RowRules
 from dagster_delta.engines.plans import SetAside as SetAside
 from dagster_delta.engines.plans import WriteResult as WriteResult
-from dagster_delta.engines.statements.expectations import delete_rows_aside, refuse_failures
 from dagster_delta.errors import CommitStateUnknown, DeltaError, InvalidArgument, StorageFailure
 from dagster_delta.sql.expectation import Expectation as Expectation
 from dagster_delta.sql.expectation import OnViolation as OnViolation
@@ -66,6 +65,9 @@ class ExpectedRows:
         self._observed, self._is_committed = observed, False
         if observed is None:
             return
+        # Imported late, here and below: few writes expect anything.
+        from dagster_delta.engines.statements.expectations import refuse_failures
+
         try:
             refuse_failures(self._expectations, observed, table=self._table)
         except Exception:
@@ -74,7 +76,9 @@ class ExpectedRows:
 
     def forget(self) -> None:
         """Delete the files of an attempt whose rows are written again."""
-        if not self._is_committed:
+        if not self._is_committed and self._observed is not None:
+            from dagster_delta.engines.statements.expectations import delete_rows_aside
+
             delete_rows_aside(self._rules, self._observed)
         self._observed = None
 
