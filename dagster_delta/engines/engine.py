@@ -26,6 +26,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
 
 
@@ -202,4 +203,19 @@ class Engine(Protocol):
             UnsupportedExpression, InvalidArgument: of an expression.
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
                 Whatever is raised, files already written are deleted if the store allows it.
+        """
+
+    def replay_changes(self, plan: ReplayPlan, directory: str) -> Replayed:
+        """What change events make of the rows of their keys; nothing is written.
+
+        Args:
+            plan: events that `merge_source` of this engine has made.
+            directory: where rows may be stored; it must outlive the result.
+
+        Raises:
+            ConstraintViolation: an event has no key or no sequence, two events of one key and
+                sequence differ, or a snapshot is older than one that the table has.
+            UnsupportedExpression, InvalidArgument: of a condition on events.
+            SchemaMismatch, InvalidCast: a value cannot be stored in its column.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
         """

@@ -29,6 +29,7 @@ from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from dagster_delta.engines.arrow.merge_join import ArrowMergeSource
+    from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 
@@ -186,6 +187,12 @@ class ArrowEngine:
         from dagster_delta.engines.arrow.merge import merge_rows
 
         return merge_rows(replace(plan, data=self._limit_buffer(plan.data)))
+
+    def replay_changes(self, plan: ReplayPlan, directory: str) -> Replayed:
+        """What change events change. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.change_replay import replay_changes
+
+        return replay_changes(plan, directory, time_zone=self.time_zone)
 
     def _limit_buffer(self, spec: WriteSpec, *, computes: bool = True) -> WriteSpec:
         buffer_bytes = min(spec.buffer_bytes, self._memory.buffer_bytes)

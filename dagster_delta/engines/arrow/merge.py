@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -68,7 +68,7 @@ from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.python_values import python_rows
-from dagster_delta.sql.evaluator import Columns, Evaluator
+from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,10 +85,10 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     scanned = time.perf_counter()
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
     paths = plan.target.files["path"]
-    rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
     tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
     with RowWriters.opened(tracked, change_data, plan.target.store) as writers:
-        _Changing(plan, source, actions, writers).run()
+        actions = _Changing(plan, source, actions, writers).run()
+        rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
         numbers = IdentityNumbers()
         num_inserted = _insert_rows(plan, source, actions, writers, numbers)
         num_copied = 0
@@ -125,14 +125,20 @@ class _Changing:
         self._source_names = {
             index: _source_names(plan, clause) for index, clause in enumerate(plan.clauses)
         }
+        self._tests = {
+            index: [Evaluator(condition) for condition in test.typed]
+            for index, test in plan.unchanged.items()
+        }
 
-    def run(self) -> None:
+    def run(self) -> RowActions:
+        """Write the rows; what remains of the actions without the rows that keep their values."""
         actions = self._actions
         wanted = np.ones(len(actions), dtype=bool)
         if self._writers.changes is None:
             wanted = np.isin(actions.clauses, list(self._updates))
         if not wanted.any():
-            return
+            return actions
+        changed = np.ones(int(wanted.sum()), dtype=bool)
         clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
         needed = self._needed_columns(np.unique(clauses).tolist())
         position = 0
@@ -140,7 +146,12 @@ class _Changing:
             part = slice(position, position + count)
             position += count
             rows = with_null_columns(columns, count, to_arrow_schema(self._configuration.schema))
-            self._take_changes(rows, clauses[part], source_rows[part])
+            changed[part] = self._take_changes(rows, clauses[part], source_rows[part])
+        if changed.all():
+            return actions
+        kept = np.ones(len(actions), dtype=bool)
+        kept[wanted] = changed
+        return actions.only(kept)
 
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
         """The columns of the table that are kept, recorded or used in computations, with row
@@ -159,6 +170,8 @@ class _Changing:
             }
             needed.update(name for name in every if name not in replaced)
             needed.update(path[1] for path in self._plan.names.paths(clause) if path[0] == TARGET)
+            if (test := self._plan.unchanged.get(index)) is not None:
+                needed.update(path[1] for path in test.paths_of(TARGET))
         return [name for name in every if name in needed]
 
     def _read_rows(
@@ -193,7 +206,9 @@ class _Changing:
 
     def _take_changes(
         self, rows: pa.RecordBatch, clauses: NDArray[np.int32], source_rows: NDArray[np.int64]
-    ) -> None:
+    ) -> NDArray[np.bool_]:
+        """Write or record the changes of rows; whether each of them changes: numpy bool array."""
+        changed = np.ones(len(clauses), dtype=bool)
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
             chosen = rows if len(places) == len(clauses) else pc.take(rows, index_of(places))
@@ -202,23 +217,51 @@ class _Changing:
                 # Wide rows of the source do not show in the size of the batches of the table.
                 for part in self._source.parts(mine, self._source_names[index]):
                     changing = chosen.slice(part.start, part.stop - part.start)
-                    self._update_rows(index, changing, mine[part])
+                    changed[places[part]] = self._update_rows(index, changing, mine[part])
             elif index in self._updates:
-                self._update_rows(index, chosen, None)
+                changed[places] = self._update_rows(index, chosen, None)
             else:
                 self._writers.record(chosen, "delete")
+        return changed
 
     def _update_rows(
         self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64] | None
-    ) -> None:
+    ) -> NDArray[np.bool_]:
         sides = {TARGET: self._writers.ids.of_table(rows)}
         if source_rows is not None:
             sides[SOURCE] = self._source.take(source_rows, self._source_names[index])
+        differs = np.ones(rows.num_rows, dtype=bool)
+        if index in self._tests:
+            differs = self._find_differing(index, sides, rows.num_rows)
+            if not differs.any():
+                return differs
+        if not differs.all():
+            kept = index_of(np.flatnonzero(differs))
+            rows = pc.take(rows, kept)
+            sides = {side: pc.take(batch, kept) for side, batch in sides.items()}
         changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
         changed = self._writers.ids.as_changed(changed)
         self._writers.data.add(changed)
         self._writers.record(rows, "update_preimage")
         self._writers.record(changed, "update_postimage")
+        return differs
+
+    def _find_differing(
+        self, index: int, sides: Mapping[str, pa.RecordBatch], num_rows: int
+    ) -> NDArray[np.bool_]:
+        """Whether a clause gives each row another value: numpy bool array."""
+        differs = np.zeros(num_rows, dtype=bool)
+        for test in self._tests[index]:
+            open_rows = np.flatnonzero(~differs)
+            if not len(open_rows):
+                break
+            taken = index_of(open_rows)
+            columns = {
+                path: pc.take(column_at(sides[path[0]], path[1:]), taken) for path in test.columns
+            }
+            is_same = test.is_true(columns, len(open_rows))
+            differs[open_rows[places_where(pc.invert(is_same))]] = True
+        return differs
 
 
 def _insert_rows(
@@ -359,6 +402,16 @@ class RowActions(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def only(self, kept: NDArray[np.bool_]) -> RowActions:
+        """Some of the rows, by a numpy bool array."""
+        return replace(
+            self,
+            ordinals=self.ordinals[kept],
+            rows=self.rows[kept],
+            source_rows=self.source_rows[kept],
+            clauses=self.clauses[kept],
+        )
 
     def bitmaps(self, wanted: NDArray[np.bool_] | None = None) -> dict[int, BitMap64]:
         """Indexes of the rows by file.

@@ -355,7 +355,7 @@ class MergeJoin:
         for index, rows in enumerate(self._source_keys.rows):
             arrays = [index_of(rows)]
             arrays += [
-                _join_input(key.chunk(index), data_type)
+                join_input(key.chunk(index), data_type)
                 for key, data_type in zip(self._source_keys.values, self._types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -388,7 +388,7 @@ class MergeJoin:
             for rows, columns in self._target_rows(batches):
                 arrays = [rows.column(FILE_ORDINAL), rows.column(ROW_INDEX)]
                 for key, data_type in zip(self._keys, self._types, strict=True):
-                    arrays.append(_join_input(key.values(columns, rows.num_rows), data_type))
+                    arrays.append(join_input(key.values(columns, rows.num_rows), data_type))
                 for path, data_type in self._carried.items():
                     arrays.append(duckdb_input(columns[path], data_type))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -430,7 +430,7 @@ def places_where(is_true: pa.BooleanArray) -> NDArray[np.int64]:
     return numbers_of(pc.indices_nonzero(is_true)).astype(np.int64)
 
 
-def _join_input(values: pa.Array, data_type: DataType) -> pa.Array:
+def join_input(values: pa.Array, data_type: DataType) -> pa.Array:
     """A key in a form for which the SQL engine's equality is the same as Spark's."""
     found = duckdb_input(values, data_type)
     if pa.types.is_floating(found.type):

@@ -27,6 +27,7 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
+from dagster_delta.engines.spark.changes.change_replay import replay_changes
 from dagster_delta.engines.spark.changes.delete_update import find_matches, rewrite_rows
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
 from dagster_delta.engines.spark.read.reader import read_frame
@@ -50,6 +51,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 
@@ -154,6 +156,10 @@ class SparkEngine:
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE on the executors. Raises as `Engine` says."""
         return merge_frames(self.session, plan)
+
+    def replay_changes(self, plan: ReplayPlan, directory: str) -> Replayed:  # noqa: ARG002  executors store rows
+        """What change events change. Raises as `Engine` says."""
+        return replay_changes(self.session, plan)
 
     @cached_property
     def time_zone(self) -> str:

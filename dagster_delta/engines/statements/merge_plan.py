@@ -24,6 +24,7 @@ from dagster_delta.engines.statements.merge_clauses import (
     MergeClause,
     MergeNames,
 )
+from dagster_delta.engines.statements.unchanged_rows import UnchangedRows
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
@@ -99,6 +100,8 @@ class MergePlan(msgspec.Struct, frozen=True):
     """How changes are recorded for the change data feed; None if the table has none."""
     unique_keys: bool = False
     """Whether several new rows of one key are refused."""
+    unchanged: Mapping[int, UnchangedRows] = {}
+    """By the index of a clause among all clauses: the rows that it leaves as they are."""
 
     @property
     def checks_new_keys(self) -> bool:

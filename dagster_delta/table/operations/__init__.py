@@ -12,6 +12,7 @@ from dagster_delta.lazy_modules import submodules_of
 if TYPE_CHECKING:
     from dagster_delta.table.operations import alter as alter
     from dagster_delta.table.operations import append as append
+    from dagster_delta.table.operations import apply_changes as apply_changes
     from dagster_delta.table.operations import change_schema as change_schema
     from dagster_delta.table.operations import checkpoint as checkpoint
     from dagster_delta.table.operations import clean_log as clean_log

@@ -42,6 +42,7 @@ from dagster_delta.engines.statements.merge_plan import (
     padding_readers,
     split_condition,
 )
+from dagster_delta.engines.statements.unchanged_rows import UnchangedRows
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.evolution.merge_schema import check_strict, diff_schemas
 from dagster_delta.evolution.table_definition import TableDefinition
@@ -111,6 +112,7 @@ def merge(
     memory_limit: int | str | None = None,
     creates: TableDefinition | None = None,
     within: Slice | None = None,
+    skip_unchanged: bool = False,
 ) -> MergeBuilder:
     """Merge a source into the table: add clauses, then call `execute`.
 
@@ -147,6 +149,10 @@ def merge(
             of the source.
         within: the slice of the table that the merge keeps to: rows outside of it neither match
             nor change, and every inserted or updated row has to be in it.
+        skip_unchanged: whether rows are left as they are, and are not counted as updated, if all
+            new values of an update equal the old ones. Null equals null, NaN equals NaN, and -0.0
+            equals 0.0. Clauses that set a map or a variant, or compute another value in each
+            call, update all their rows.
 
     Raises:
         InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
@@ -166,6 +172,7 @@ def merge(
         memory_limit=memory_limit,
         creates=creates,
         within=within,
+        skip_unchanged=skip_unchanged,
     )
 
     def run(statement: MergeStatement) -> CommitResult:
@@ -195,6 +202,8 @@ class MergeStatement(StatementOptions, frozen=True):
     """The columns of the source that the table may lack unless they are added to it; None: all."""
     unique_keys: bool = False
     """Whether several new rows of one key are refused, as several matches of one row are."""
+    skip_unchanged: bool = False
+    """Whether rows are left as they are whose new values equal the old ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -414,14 +423,14 @@ def merge_rows(
             transaction.stage_applications(statement)
             asked = statement.kept_within(snapshot.schema)
             try:
-                merge = _Merge.parse(engine, snapshot, asked, source, began.configuration)
+                merge = PlannedMerge.parse(engine, snapshot, asked, source, began.configuration)
             except UnsupportedExpression:
                 chosen = statement.engine is not None or engine.casts_values
                 able = None if chosen else universal_engine(store)
                 if able is None:
                     raise
                 engine, source = able, able.merge_source(source, directory, store=store)
-                merge = _Merge.parse(engine, snapshot, asked, source, began.configuration)
+                merge = PlannedMerge.parse(engine, snapshot, asked, source, began.configuration)
             return merge.commit(transaction, started)
 
         return run_with_retries(merge, store, snapshot, statement)
@@ -441,7 +450,7 @@ def stage_merge(
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  there is a table to merge into
     asked = statement.kept_within(snapshot.schema)
-    merge = _Merge.parse(engine, snapshot, asked, source, snapshot.configuration)
+    merge = PlannedMerge.parse(engine, snapshot, asked, source, snapshot.configuration)
     merge = replace(merge, configuration=configuration)
     return merge.stage_rows(transaction, merge.source.summarise(merge.condition))
 
@@ -468,7 +477,9 @@ def _check_columns(created: Snapshot, planned: StructType) -> None:
         )
 
 
-class _Merge(msgspec.Struct, frozen=True):
+class PlannedMerge(msgspec.Struct, frozen=True):
+    """A MERGE that is planned on a version."""
+
     engine: Engine
     snapshot: Snapshot
     statement: MergeStatement
@@ -479,6 +490,14 @@ class _Merge(msgspec.Struct, frozen=True):
     names: MergeNames
     clauses: tuple[MergeClause, ...]
     condition: MergeCondition
+    reads: ReadScope | None = None
+    """What the rows of the source were computed from, beside the rows that they match."""
+    num_given_rows: int | None = None
+    """Rows that the caller gave, if the rows of the source were computed from them."""
+    application: AppTransaction | None = None
+    """The `txn` action to record besides, if there is a commit."""
+    must_commit: bool = False
+    """Whether there is a commit even if no row changes."""
 
     @classmethod
     def parse(
@@ -488,7 +507,7 @@ class _Merge(msgspec.Struct, frozen=True):
         statement: MergeStatement,
         source: MergeSource,
         began: TableConfiguration,
-    ) -> _Merge:
+    ) -> PlannedMerge:
         """Resolve the names, and plan the new schema of the table.
 
         `began` is the configuration of the table at the first attempt. A column that others have
@@ -520,13 +539,15 @@ class _Merge(msgspec.Struct, frozen=True):
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def commit(self, transaction: Transaction, started: float) -> CommitResult:
+        """Carry it out as one commit."""
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
         merged, counts = self.stage_rows(transaction, source)
         now = time.perf_counter()
+        given = self.num_given_rows
         metrics = {
-            "numSourceRows": source.num_rows,
+            "numSourceRows": source.num_rows if given is None else given,
             **self._make_metrics(merged, counts),
             "materializeSourceTimeMs": round((source.materialized - started) * 1000),
             "scanTimeMs": round((merged.scanned - source.materialized) * 1000),
@@ -534,9 +555,12 @@ class _Merge(msgspec.Struct, frozen=True):
             "executionTimeMs": round((now - started) * 1000),
         }
         changes_rows = merged.num_inserted_rows or any(merged.num_changed_rows.values())
-        if not changes_rows and self.statement.records_nothing and self.snapshot.exists:
+        is_needed = self.must_commit or not self.statement.records_nothing
+        if not changes_rows and not is_needed and self.snapshot.exists:
             # As in the reference implementation, a MERGE without changes makes no version.
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
+        if self.application is not None:
+            transaction.advance_application(self.application)
         return transaction.commit(
             "MERGE",
             parameters=self.statement.parameters,
@@ -553,7 +577,9 @@ class _Merge(msgspec.Struct, frozen=True):
         read = plan.target.files
         files = pc.filter(read, pc.is_in(read["path"], string_column(list(merged.rows))))
         with transaction.created_files:
-            reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
+            reads = self.reads
+            if reads is None:
+                reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
             selected = SelectedRows(files, merged.rows, reads)
             return merged, self._stage_changes(transaction, merged, selected)
 
@@ -574,7 +600,7 @@ class _Merge(msgspec.Struct, frozen=True):
             written=RewriteResult((), (), 0, merged.num_copied_rows),
             # Rows added by a concurrent commit that may match, by their statistics, are not
             # compared with the source again.
-            selects=bool if _changes_all_matches(self.clauses) else None,
+            selects=bool if self.reads is None and _changes_all_matches(self.clauses) else None,
         )
 
     def _make_metrics(self, merged: MergedRows, counts: Mapping[str, int]) -> dict[str, int | str]:
@@ -607,6 +633,13 @@ class _Merge(msgspec.Struct, frozen=True):
             "numTargetDeletionVectorsUpdated": counts["numDeletionVectorsUpdated"],
             "numTargetDeletionVectorsRemoved": counts["numDeletionVectorsRemoved"],
         }
+
+    def _find_unchanged(self) -> dict[int, UnchangedRows]:
+        """The rows that each clause would leave as they are, if these are not updated."""
+        if not self.statement.skip_unchanged:
+            return {}
+        found = (UnchangedRows.of(clause, self.names) for clause in self.clauses)
+        return {index: test for index, test in enumerate(found) if test is not None}
 
     def _plan_merge(
         self, source: SourceSummary
@@ -645,6 +678,7 @@ class _Merge(msgspec.Struct, frozen=True):
             data=spec,
             change_data=replace(spec, constraints=()) if is_recorded else None,
             unique_keys=self.statement.unique_keys,
+            unchanged=self._find_unchanged(),
         )
         return plan, planner.may_hold(*predicates)
 

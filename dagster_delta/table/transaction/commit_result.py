@@ -26,6 +26,10 @@ this table follow it. Who replaces the rows as a whole, such as RESTORE, replace
 LOADED_FILE_PREFIX = "dagster-delta/file/"
 """Begins the ids of files whose rows this table has, with the time of the file as the version."""
 
+CHANGE_MEMORY = "dagster-delta/auto-cdc"
+"""The application whose version is that of the memory beside the table, see
+`table/operations/change_memory.py`; it goes back with the rows."""
+
 NOT_FOLLOWED = -1
 """The version of such a table or file whose rows this table does not have any more."""
 

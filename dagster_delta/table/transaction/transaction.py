@@ -41,6 +41,7 @@ from dagster_delta.table.log.reader import read_checksum_after, read_commits_aft
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.transaction.commit_result import (
+    CHANGE_MEMORY,
     FOLLOWED_TABLE_PREFIX,
     LOADED_FILE_PREFIX,
     NOT_FOLLOWED,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from dagster_delta.table.transaction.retries import StatementOptions
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
+
+_OF_ROWS = (FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX, CHANGE_MEMORY)
+"""Begin the ids of applications whose versions say something about the rows of the table."""
 
 
 @dataclass(slots=True)
@@ -273,7 +277,7 @@ class Transaction:
             {
                 known.app_id: known.version
                 for known in (() if snapshot is None else snapshot.transactions())
-                if known.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
+                if known.app_id.startswith(_OF_ROWS)
             }
             for snapshot in (self.snapshot, target)
         )

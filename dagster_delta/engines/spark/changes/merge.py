@@ -246,6 +246,12 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             if not self._changing:
                 return WrittenChanges(matched=collect_numbers(self._join_source(), ROW_NUMBER))
             frame, changes = self._join_source(), self._list_changes()
+            if self.plan.unchanged and self._has_repeated_keys():
+                # Of several matches of a row, some may keep its values.
+                examples = list(self._ambiguous_rows())
+                if examples:
+                    table = self.plan.target.store.location.uri
+                    raise ambiguous_matches(len(examples), examples, table=table)
         if self.plan.deletes_every_match and self._change_data is not None:
             frame, changes = self._without_doubles(frame, changes)
         written = write_changes(
@@ -296,6 +302,16 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             ),
             self.plan.target.store,
         )
+
+    def _has_repeated_keys(self) -> bool:
+        """Whether rows of the source may match the same row of the table."""
+        found = [self.source.key_column(key.source) for key in self.plan.condition.keys]
+        columns = [column for column in found if column is not None]
+        if not columns:
+            return True
+        named = [column.alias(f"key_{index}") for index, column in enumerate(columns)]
+        counts = self.source.frame.select(*named)
+        return bool(counts.groupBy(*counts.columns).count().where("count > 1").limit(1).collect())
 
     def _refuse_repeated_keys(self, new: DataFrame) -> None:
         keys = self.plan.condition.keys
@@ -380,12 +396,24 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             *[self._column_of(SOURCE, name) for name in others],
         )
 
-    def _list_changes(self) -> list[RowChange]:
+    def _list_changes(self, *, skips: bool = True) -> list[RowChange]:
+        """What each clause does; without `skips` also to rows that keep their values."""
         is_matched = self._functions.col(ROW_NUMBER).isNotNull()
-        return [
-            self._row_change(clause, is_matched if clause.text.kind == "matched" else ~is_matched)
-            for _, clause in self._changing
-        ]
+        changes, before = [], self._functions.lit(False)
+        for index, clause in self._changing:
+            is_of_kind = is_matched if clause.text.kind == "matched" else ~is_matched
+            change = self._row_change(clause, is_of_kind)
+            test = self.plan.unchanged.get(index) if skips else None
+            if test is not None and change.applies is not None:
+                # The clauses after this one do not apply to the rows that it leaves as they are.
+                applies = self._functions.coalesce(change.applies, self._functions.lit(False))
+                is_same = sql_column(test.sql, self._functions)
+                change = replace(change, applies=applies & ~before & ~is_same)
+                before = before | (applies & is_same)
+            elif self.plan.unchanged and skips and change.applies is not None:
+                change = replace(change, applies=change.applies & ~before)
+            changes.append(change)
+        return changes
 
     def _row_change(self, clause: MergeClause, applies: Column | None) -> RowChange:
         text = clause.text
@@ -424,7 +452,7 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
         """Keys of some source rows that match the same row, as far as they are columns."""
         functions = self._functions
         wanted = functions.lit(False)
-        for change in self._list_changes():
+        for change in self._list_changes(skips=False):
             wanted = wanted | functions.coalesce(change.applies, functions.lit(False))
         names = self.plan.condition.source_names or self.source.schema.names
         shown = functions.struct(*[self._column_of(SOURCE, name).alias(name) for name in names])

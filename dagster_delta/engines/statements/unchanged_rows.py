@@ -1,0 +1,92 @@
+"""Rows that an UPDATE of a MERGE would leave as they are: their new values equal the old ones.
+
+Values are equal as by `<=>` in Spark SQL: null equals null, NaN equals NaN, and -0.0 equals 0.0, so
+the sign of a zero does not change a row. Structs and arrays are compared part by part. Values of
+maps and variants have no equality: a clause that assigns one updates all its rows, and so does one
+that computes a value which differs from call to call, such as `rand()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dagster_delta.engines.plans import Assignment
+from dagster_delta.engines.statements.merge_clauses import (
+    TARGET,
+    MergeClause,
+    MergeNames,
+)
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.schema import DataType, as_nullable, inner_types
+from dagster_delta.sql.typed import Column, Typed, quote_path, walk
+from dagster_delta.sql.types import VARIANT, VOID, is_integral, is_numeric, sql_type_name
+
+
+class UnchangedRows(msgspec.Struct, frozen=True):
+    """The test whether a clause would leave a row as it is."""
+
+    sql: str
+    """Over both sides."""
+    typed: tuple[Typed, ...]
+    """The same, as conditions that all have to hold; paths start with `TARGET` or `SOURCE`."""
+
+    @classmethod
+    def of(cls, clause: MergeClause, names: MergeNames) -> UnchangedRows | None:
+        """The test for a clause; None if its new values cannot be compared with the old ones."""
+        if clause.text.action != "update" or not clause.assignments:
+            return None
+        texts: list[str] = []
+        for assignment in clause.assignments:
+            text = _equality_of(assignment, names)
+            if text is None:
+                return None
+            texts.append(text)
+        try:
+            typed = tuple(names.condition(text, clause.text.kind) for text in texts)
+        except (InvalidArgument, UnsupportedExpression):
+            return None
+        return cls(" AND ".join(f"({text})" for text in texts), typed)
+
+    def paths_of(self, side: str) -> Iterator[tuple[str, ...]]:
+        """The columns of a side that the test reads."""
+        for condition in self.typed:
+            for node in walk(condition):
+                if isinstance(node, Column) and node.path[0] == side:
+                    yield node.path
+
+
+def _equality_of(assignment: Assignment, names: MergeNames) -> str | None:
+    """The condition that a new value equals the old one; None if it cannot be told."""
+    if assignment.structs:
+        return None
+    value = assignment.uncast or assignment.value
+    if names.target.get(assignment.column[0]) is None:
+        # A column that the merge adds is null in the row.
+        return f"({value.sql}\n) IS NULL"
+    stored = names.target.fields_along(assignment.column)
+    if len(stored) < len(assignment.column):
+        return None
+    target, given = stored[-1].data_type, value.data_type
+    grown = names.assigned.fields_along(assignment.column)[-1].data_type
+    if given is None or not (_is_comparable(target) and _is_comparable(given, of_value=True)):
+        return None
+    old, new = quote_path((names.alias(TARGET), *assignment.column)), f"({value.sql}\n)"
+    if as_nullable(target) == as_nullable(given) == as_nullable(grown) or given == VOID:
+        return f"{old} <=> {new}"
+    if is_numeric(target) and is_numeric(given) and is_numeric(grown):
+        # Without a cast, so that a value which loses a part is not taken for the old one.
+        exact = is_integral(target) == is_integral(given)
+        return f"{old} <=> {new}" if exact else None
+    if inner_types(target) or inner_types(given):
+        return None
+    return f"{old} <=> CAST({new} AS {sql_type_name(target)})"
+
+
+def _is_comparable(data_type: DataType, *, of_value: bool = False) -> bool:
+    if data_type == VOID:
+        return of_value
+    if data_type == VARIANT or hasattr(data_type, "key_type"):
+        return False
+    return all(map(_is_comparable, inner_types(data_type)))

@@ -1,0 +1,679 @@
+"""AUTO CDC: change events of a source, in any order, become the table that their order would have
+made, as the newest row of each key (type 1) or as the history of each key (type 2).
+
+Names and meaning are those of `create_auto_cdc_flow` of Apache Spark 4.3 and of Databricks. Unlike
+there, events of one key and sequence that differ are refused unless the later one is to count, and
+the sequence is no tracked column unless it is named.
+
+Source: Spark Declarative Pipelines, AUTO CDC; asked of Apache Spark 4.3.0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+
+from dagster_delta.engines import engine_for, universal_engine
+from dagster_delta.engines.data_input import without_made_up_types
+from dagster_delta.engines.statements.change_replay import (
+    CHANGE_COLUMN,
+    Replayed,
+    ReplayPlan,
+    ReplayRules,
+    check_orderable,
+)
+from dagster_delta.engines.statements.merge_clauses import ClauseText, MergeNames
+from dagster_delta.engines.statements.merge_plan import split_condition
+from dagster_delta.errors import (
+    CommitConflict,
+    ConcurrentTransaction,
+    InvalidArgument,
+    SchemaMismatch,
+    UnsupportedExpression,
+)
+from dagster_delta.nearest_name import nearest_name
+from dagster_delta.protocol.features.column_values import filled_columns
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable, fold_name
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.typed import TRUE, Call, Typed, quote
+from dagster_delta.sql.types import BOOLEAN, sql_type_name
+from dagster_delta.storage.scratch import scratch_directory
+from dagster_delta.table.operations.auto_compact import adopt_write
+from dagster_delta.table.operations.change_memory import ChangeMemory
+from dagster_delta.table.operations.create import snapshot_before_creation
+from dagster_delta.table.operations.merge import (
+    MergeSchemaMode,
+    MergeStatement,
+    PlannedMerge,
+    merged_configuration,
+)
+from dagster_delta.table.read.file_planner import FilePlanner, read_plan
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.transaction.retries import run_with_retries
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Engine
+    from dagster_delta.engines.statements.merge_plan import MergeSource
+    from dagster_delta.evolution.table_definition import TableDefinition
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
+    from dagster_delta.storage.object_store import ObjectStore
+    from dagster_delta.table.slices import Slice
+    from dagster_delta.table.table_handle import TableHandle
+    from dagster_delta.table.transaction.commit_result import AppTransaction
+    from dagster_delta.table.transaction.retries import OnConflict
+
+AUTO_CDC_PROPERTY = "dagsterDelta.autoCdc"
+"""Table property: how a table follows change events, which later runs may not change."""
+
+OnEqualSequence = Literal["fail", "last"]
+START_AT, END_AT = "__START_AT", "__END_AT"
+
+
+class CdcOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How change events become rows; names are those of Spark and Databricks."""
+
+    keys: Sequence[str]
+    """Columns that identify a row."""
+    sequence_by: str | Sequence[str]
+    """Column of the events that orders those of a key; several columns order one after another."""
+    stored_as_scd_type: int | str = 1
+    """1: the newest row of each key; 2: a row for each state of it."""
+    apply_as_deletes: str | None = None
+    """Spark SQL over an event: whether it is a delete; null is none."""
+    apply_as_truncates: str | None = None
+    """Spark SQL over an event: whether it deletes all rows before it; of type 1 alone."""
+    ignore_null_updates: bool = False
+    """Whether a null in an event leaves the column as it is."""
+    column_list: Sequence[str] | None = None
+    """The columns of the events that the table has; None: all."""
+    except_column_list: Sequence[str] | None = None
+    """Instead: those that it does not have."""
+    track_history_column_list: Sequence[str] | None = None
+    """Columns whose changes begin a new row, of type 2; None: all but the sequence."""
+    track_history_except_column_list: Sequence[str] | None = None
+    """Instead: columns whose changes begin none."""
+    start_at: str = START_AT
+    end_at: str = END_AT
+    """Names of the columns for the first sequence of a row, and the first one after it."""
+    on_equal_sequence: OnEqualSequence = "fail"
+    """What two differing events of one key and sequence do: `fail`, or the `last` one counts."""
+    forget_before: str | None = None
+    """Spark SQL of a sequence: what is remembered of events before it is forgotten."""
+    from_snapshots: bool = False
+    """Whether the rows are whole snapshots of the source, one for each sequence."""
+
+    def __post_init__(self) -> None:
+        if problem := self._find_problem():
+            raise InvalidArgument(problem)
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the table is of type 2."""
+        return str(self.stored_as_scd_type) == "2"
+
+    @property
+    def sequence_columns(self) -> tuple[str, ...]:
+        """The columns that order the events of a key."""
+        return _names_of(self.sequence_by)
+
+    @property
+    def recorded(self) -> str:
+        """What later runs may not change, as the text of a table property."""
+        track = {
+            "only": self.track_history_column_list,
+            "except": self.track_history_except_column_list,
+        }
+        said = {
+            "keys": sorted(map(fold_name, self.keys)),
+            "stored_as_scd_type": 2 if self.keeps_history else 1,
+            "ignore_null_updates": self.ignore_null_updates,
+            **{
+                f"track_{kind}": sorted(map(fold_name, names))
+                for kind, names in track.items()
+                if names
+            },
+            **({"bounds": [self.start_at, self.end_at]} if self.keeps_history else {}),
+        }
+        return msgspec.json.encode(said).decode()
+
+    def _find_problem(self) -> str | None:
+        if texts := [name for name in ("keys", *_LISTS) if isinstance(getattr(self, name), str)]:
+            return f"{texts[0]} is a list of columns; write [{getattr(self, texts[0])!r}]"
+        if not self.keys:
+            return "AUTO CDC takes keys: the columns that identify a row"
+        if not self.sequence_columns:
+            return "AUTO CDC takes sequence_by: the column that orders the events of a key"
+        if str(self.stored_as_scd_type) not in ("1", "2"):
+            return f"stored_as_scd_type is 1 or 2, not {self.stored_as_scd_type!r}"
+        if self.on_equal_sequence not in get_args(OnEqualSequence):
+            return f"on_equal_sequence is 'fail' or 'last', not {self.on_equal_sequence!r}"
+        for one, other in (_LISTS[:2], _LISTS[2:]):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                return f"AUTO CDC takes {one} or {other}, not both"
+        return self._find_contradiction()
+
+    def _find_contradiction(self) -> str | None:
+        """What contradicts the type of the table, or the kind of its source."""
+        tracks = self.track_history_column_list or self.track_history_except_column_list
+        if tracks and not self.keeps_history:
+            return "columns are tracked with stored_as_scd_type=2: type 1 keeps no history"
+        if self.apply_as_truncates is not None and self.keeps_history:
+            return "apply_as_truncates is for stored_as_scd_type=1: a history is not truncated"
+        if self.from_snapshots:
+            for name in ("apply_as_deletes", "apply_as_truncates", "ignore_null_updates"):
+                if getattr(self, name):
+                    return f"a snapshot has rows, and no events: leave out {name}"
+        return None
+
+
+_LISTS = (
+    "column_list",
+    "except_column_list",
+    "track_history_column_list",
+    "track_history_except_column_list",
+)
+
+
+def _names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def apply_changes(
+    table: TableHandle,
+    /,
+    rows: object,
+    *,
+    keys: Sequence[str],
+    sequence_by: str | Sequence[str],
+    stored_as_scd_type: int | str = 1,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    ignore_null_updates: bool = False,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
+    start_at: str = START_AT,
+    end_at: str = END_AT,
+    on_equal_sequence: OnEqualSequence = "fail",
+    forget_before: str | None = None,
+    from_snapshots: bool = False,
+    schema_mode: MergeSchemaMode = "strict",
+    creates: TableDefinition | None = None,
+    commit_info: Mapping[str, object] | None = None,
+    idempotency: tuple[str, int] | None = None,
+    check: str | None = None,
+    progress: Sequence[AppTransaction] = (),
+    engine: str | None = None,
+    on_conflict: OnConflict = "retry",
+    memory_limit: int | str | None = None,
+    within: Slice | None = None,
+) -> CommitResult:
+    """Apply change events as one commit, which creates the table if there is none.
+
+    The table is the one that all events, sorted by their sequence, would have made, in whatever
+    order and in however many calls they come; an event that comes again changes nothing. If
+    nothing changes, there is no commit, and `skipped` is true.
+
+    Deletes that end no row, and events that change no tracked column, may matter to an event that
+    comes later. They are remembered in one table beside this one, `<table>_auto_cdc`.
+
+    Args:
+        rows: the events, in any form that an append takes.
+        keys: columns that identify a row; no event has a null there. Columns of any type that can
+            be compared, structs included.
+        sequence_by: column that orders the events of a key: numbers, times, texts, structs. Several
+            columns order one after another, as the fields of a struct. NaN is the greatest number.
+        stored_as_scd_type: 1 keeps the newest row of each key. 2 keeps a row for each state, with
+            the sequence that it begins with and the one that it ends before, which is null for
+            the current row.
+        apply_as_deletes: Spark SQL over an event: whether it deletes the row of its key.
+        apply_as_truncates: Spark SQL over an event: whether it deletes all rows before it. It needs
+            no key. Type 1 only.
+        ignore_null_updates: whether a null of an event leaves the column as it is.
+        column_list: columns of the events that the table has; all by default. Keys are among them.
+        except_column_list: instead, columns that it does not have.
+        track_history_column_list: columns whose changes begin a new row; by default all that are
+            neither keys nor the sequence. The row takes the newest values of the others.
+        track_history_except_column_list: instead, columns whose changes begin none.
+        start_at: name of the column with the first sequence of a row.
+        end_at: name of the column with the first sequence after a row.
+        on_equal_sequence: what happens if two events of one key and sequence differ: `fail` refuses
+            them; with `last`, the later row counts, and a later call before an earlier one.
+        forget_before: Spark SQL of a sequence, as in `"TIMESTAMP '2026-01-01'"`: what is remembered
+            of events before it is forgotten. An event before it that comes later is applied as
+            if these had never been.
+        from_snapshots: whether the rows are whole snapshots of the source, one for each sequence:
+            rows that a snapshot has are inserted and updated, those that it lacks end. Snapshots
+            are applied in order, and one that is older than the newest of the table is refused.
+        schema_mode: as for `merge`. New columns are null in older rows.
+        creates: the table to create if there is none; its columns are those of the events.
+        commit_info: recorded in the commitInfo beside this library's own fields.
+        idempotency: application id and version; a version that was already committed is not
+            applied again.
+        check: Spark SQL over the table that every inserted or updated row must satisfy.
+        progress: as for `merge`.
+        engine: as for `merge`.
+        on_conflict: as for `merge`; the events are read once.
+        memory_limit: as for `merge`.
+        within: the slice of the table that its rows have to be in; it is a condition on keys.
+
+    Raises:
+        InvalidArgument: the arguments contradict each other or the table, or name no column.
+        ConstraintViolation: an event has no key or no sequence, two events contradict each other, a
+            snapshot comes too late, or a row breaks NOT NULL, an invariant or a CHECK.
+        SchemaMismatch, InvalidCast: the events do not fit the table; also if the type of the
+            sequence has changed.
+        UnsupportedExpression: only Spark evaluates a condition, and there is no session.
+        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+        CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+    """
+    options = CdcOptions(
+        keys=keys,
+        sequence_by=sequence_by,
+        stored_as_scd_type=stored_as_scd_type,
+        apply_as_deletes=apply_as_deletes,
+        apply_as_truncates=apply_as_truncates,
+        ignore_null_updates=ignore_null_updates,
+        column_list=column_list,
+        except_column_list=except_column_list,
+        track_history_column_list=track_history_column_list,
+        track_history_except_column_list=track_history_except_column_list,
+        start_at=start_at,
+        end_at=end_at,
+        on_equal_sequence=on_equal_sequence,
+        forget_before=forget_before,
+        from_snapshots=from_snapshots,
+    )
+    statement = MergeStatement(
+        rows,
+        "",
+        commit_info=commit_info,
+        idempotency=idempotency,
+        check=check,
+        progress=tuple(progress),
+        engine=engine,
+        schema_mode=schema_mode,
+        on_conflict=on_conflict,
+        memory_limit=memory_limit,
+        creates=creates,
+        within=within,
+        ignored_columns=(CHANGE_COLUMN,),
+        skip_unchanged=True,
+    )
+    result = apply_events(table.store, table._latest(), statement, options)
+    return adopt_write(table, result, engine, rows)
+
+
+def apply_events(
+    store: ObjectStore, snapshot: Snapshot | None, statement: MergeStatement, options: CdcOptions
+) -> CommitResult:
+    """Apply events to a version of a table; without one, the same commit creates it.
+
+    After any error but CommitStateUnknown the table is as before, and new files are deleted if the
+    store allows.
+    """
+    started = time.perf_counter()
+    if (done := statement.found_done(snapshot)) is not None:
+        return done
+    engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
+    with scratch_directory("changes-") as directory:
+        known = StructType(()) if snapshot is None else snapshot.schema
+        given = without_made_up_types(statement.source, known)
+        source = engine.merge_source(given, directory, store=store)
+        first = _Changes(engine, source, statement, options, directory, started)
+        before = first.table_before(store) if snapshot is None else snapshot
+
+        def attempt(snapshot: Snapshot) -> CommitResult:
+            nonlocal first
+            try:
+                return first.apply_to(snapshot)
+            except UnsupportedExpression:
+                chosen = statement.engine is not None or first.engine.casts_values
+                able = None if chosen else universal_engine(store)
+                if able is None:
+                    raise
+                again = able.merge_source(source, directory, store=store)
+                first = replace(first, engine=able, source=again)
+                return first.apply_to(snapshot)
+
+        return run_with_retries(attempt, store, before, statement)
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    """Events that were read, and how they are applied."""
+
+    engine: Engine
+    source: MergeSource
+    statement: MergeStatement
+    options: CdcOptions
+    directory: str
+    started: float
+
+    def table_before(self, store: ObjectStore) -> Snapshot:
+        """The table that the commit is to create."""
+        rules = self._rules_for(None)
+        schema = StructType(
+            tuple(
+                StructField(f.name, as_nullable(f.data_type), True, f.metadata) for f in rules.rows
+            )
+        )
+        definition = self.statement.creates
+        if definition is None:
+            from dagster_delta.evolution.table_definition import TableDefinition
+
+            definition = TableDefinition(schema)
+        properties = {**(definition.properties or {}), AUTO_CDC_PROPERTY: self.options.recorded}
+        definition = replace(definition, schema=schema, properties=properties)
+        snapshot, domains = snapshot_before_creation(store, definition)
+        assert not domains or definition.cluster_by  # noqa: S101  of clustering alone
+        return snapshot
+
+    def apply_to(self, snapshot: Snapshot) -> CommitResult:
+        """Plan the events on a version, and commit them."""
+        transaction = self._begin(snapshot)
+        rules = self._rules_for(snapshot)
+        memory = ChangeMemory.of(snapshot)
+        self._check_sequence(rules, snapshot, memory)
+        asked = self._merge_of(rules).kept_within(snapshot.schema)
+        configuration = merged_configuration(snapshot.configuration, rules.rows, asked)
+        plan, reads = self._plan_replay(snapshot, rules, memory, configuration)
+        replayed = self.engine.replay_changes(plan, self.directory)
+        source = self.engine.merge_source(replayed.rows, self.directory, store=snapshot.store)
+        merge = PlannedMerge.parse(self.engine, snapshot, asked, source, snapshot.configuration)
+        record = {AUTO_CDC_PROPERTY: self.options.recorded}
+        found = merge.configuration.metadata.configuration
+        if found.get(AUTO_CDC_PROPERTY) != record[AUTO_CDC_PROPERTY]:
+            metadata = replace(merge.configuration.metadata, configuration={**found, **record})
+            recorded = replace(merge.configuration, metadata=metadata)
+            merge = replace(merge, configuration=recorded)
+        remembered = self._remember(replayed, memory, rules)
+        merge = replace(
+            merge,
+            reads=reads,
+            num_given_rows=self.source.summarise(plan.condition).num_rows,
+            must_commit=remembered is not None,
+            application=memory.unchanged() if remembered is None else remembered,
+        )
+        try:
+            return merge.commit(transaction, self.started)
+        except ConcurrentTransaction as conflict:
+            # Another run has applied events meanwhile, with which these are planned again. Whether
+            # it was one of the same work shows there.
+            raise CommitConflict(
+                conflict.message, table=conflict.table, version=conflict.version
+            ) from conflict
+
+    def _begin(self, snapshot: Snapshot) -> Transaction:
+        transaction = Transaction(snapshot.store, snapshot if snapshot.exists else None)
+        if not snapshot.exists:
+            transaction.stage_configuration(snapshot.configuration)
+        transaction.check_may_remove("applying change events")
+        transaction.stage_applications(self.statement)
+        return transaction
+
+    def _remember(
+        self, replayed: Replayed, memory: ChangeMemory, rules: ReplayRules
+    ) -> AppTransaction | None:
+        """Write the memory first; what the commit of the table records of it."""
+        before, rows = self.options.forget_before, replayed.memory
+        if rows is None and (before is None or not memory.has_before(before)):
+            return None
+        return memory.remember(
+            _no_rows(rules) if rows is None else rows,
+            rules,
+            forget_before=before,
+            engine=None if rows is None else self.statement.engine,
+            commit_info=self.statement.commit_info,
+        )
+
+    def _rules_for(self, snapshot: Snapshot | None) -> ReplayRules:
+        """The rules on a version of the table, or for a new one."""
+        return _RuleBook(self.options, self.source.schema, self.statement, snapshot).rules()
+
+    def _check_sequence(self, rules: ReplayRules, snapshot: Snapshot, memory: ChangeMemory) -> None:
+        """Refuse that the type of the sequence changes: sequences would not compare any more."""
+        known = memory.sequence_type
+        if rules.stored_sequence is not None:
+            column = snapshot.schema.get(rules.stored_sequence)
+            known = known if column is None else column.data_type
+        if known is not None and as_nullable(known) != as_nullable(rules.sequence_type):
+            raise SchemaMismatch(
+                f"sequence_by {', '.join(rules.sequence_by)} is "
+                f"{sql_type_name(rules.sequence_type)}, and the events of the table were ordered "
+                f"by {sql_type_name(known)}: cast it to "
+                "that type, or overwrite the table and apply all events again",
+                table=snapshot.store.location.uri,
+                version=snapshot.version,
+                column=", ".join(rules.sequence_by),
+            )
+
+    def _merge_of(self, rules: ReplayRules) -> MergeStatement:
+        """The MERGE of the replayed rows."""
+        by = [*rules.keys, *([rules.bounds[0]] if rules.keeps_history else [])]
+        on = " AND ".join(
+            f"t.{quote(name)} {'<=>' if name == rules.bounds[0] else '='} s.{quote(name)}"
+            for name in by
+        )
+        values = {quote(name): f"s.{quote(name)}" for name in rules.rows.names}
+        change = f"s.{quote(CHANGE_COLUMN)}"
+        clauses = (
+            ClauseText("matched", "delete", f"{change} = 'D'"),
+            ClauseText("matched", "update", f"{change} = 'U'", values),
+            ClauseText("not_matched", "insert", f"{change} = 'U'", values),
+        )
+        return replace(self.statement, on=on, clauses=clauses)
+
+    def _plan_replay(
+        self,
+        snapshot: Snapshot,
+        rules: ReplayRules,
+        memory: ChangeMemory,
+        configuration: TableConfiguration,
+    ) -> tuple[ReplayPlan, ReadScope]:
+        """What the engine reads, and what the commit depends on."""
+        rows_only = StructType(tuple(rules.rows.field(name) for name in rules.keys))
+        names = MergeNames(
+            rows_only, self.source.schema, "t", "s", embedded=not self.engine.casts_values
+        )
+        on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in rules.keys)
+        condition = split_condition(names.condition(on, "matched"))
+        takes_all = self.options.from_snapshots or rules.truncates is not None
+        keys = self.source.summarise(condition).keys
+        predicate: Typed = TRUE if takes_all else Call("and", keys, BOOLEAN)
+        planner = FilePlanner(snapshot)
+        of_table = planner.predicate_of(predicate)
+        found = planner.candidates(of_table)
+        of_memory = None
+        if memory.content is not None:
+            of = FilePlanner(memory.content)
+            candidates = of.candidates(of.predicate_of(predicate))
+            of_memory = read_plan(memory.content, candidates.files, None)
+        plan = ReplayPlan(
+            rules=rules,
+            given=self.source,
+            condition=condition,
+            target=read_plan(snapshot, found.files, None, configuration),
+            memory=of_memory,
+            table=snapshot.store.location.uri,
+            is_exact=self.statement.schema_mode == "strict",
+            takes_all=takes_all,
+            marks=memory.marks(),
+            is_snapshot=self.options.from_snapshots,
+        )
+        paths = frozenset(found.files["path"].to_pylist())
+        return plan, ReadScope(may_hold=planner.may_hold(of_table), paths=paths)
+
+
+def _no_rows(rules: ReplayRules) -> pa.Table:
+    return pa.Table.from_batches([], to_arrow_schema(rules.memory))
+
+
+class _RuleBook(msgspec.Struct, frozen=True):
+    """Makes the rules of options for a source and a version of a table."""
+
+    options: CdcOptions
+    source: StructType
+    """Columns of the events."""
+    statement: MergeStatement
+    snapshot: Snapshot | None
+
+    def rules(self) -> ReplayRules:
+        """The rules, with the columns as they will be. Raises as `apply_changes` does."""
+        options, given = self.options, self._selected()
+        keys = self._named("keys", options.keys, given)
+        sequence_by = self._named("sequence_by", options.sequence_columns, self.source)
+        columns = tuple(self.source.field(name) for name in sequence_by)
+        sequence_type: DataType = columns[0].data_type
+        if len(columns) > 1:
+            sequence_type = StructType(
+                tuple(StructField(field.name, field.data_type) for field in columns)
+            )
+        check_orderable(sequence_type)
+        self._check_recorded()
+        self._check_bounds(given)
+        rules = ReplayRules(
+            keys=tuple(map(self._spelled, keys)),
+            columns=StructType(
+                tuple(replace(field, name=self._spelled(field.name)) for field in given)
+            ),
+            tracked=frozenset(),
+            sequence_by=sequence_by,
+            sequence_type=sequence_type,
+            keeps_history=options.keeps_history,
+            bounds=(self._spelled(options.start_at), self._spelled(options.end_at)),
+            replaces_equal=options.on_equal_sequence == "last",
+            fills_nulls=options.ignore_null_updates,
+            remembers_equal=not options.from_snapshots,
+            deletes=options.apply_as_deletes,
+            truncates=options.apply_as_truncates,
+        )
+        return replace(self._as_table(rules), tracked=self._tracked(rules))
+
+    def _as_table(self, rules: ReplayRules) -> ReplayRules:
+        """The rules with the types of the table, and those of its columns that events lack."""
+        if self.snapshot is None or not self.snapshot.exists:
+            return rules
+        current = self.snapshot.configuration
+        asked = replace(
+            self.statement,
+            clauses=(
+                ClauseText(
+                    "matched", "update", None, {quote(name): name for name in rules.rows.names}
+                ),
+            ),
+        )
+        planned = merged_configuration(current, rules.rows, asked).schema
+        fields = [
+            replace(field, data_type=planned.field(field.name).data_type) for field in rules.columns
+        ]
+        if rules.keeps_history:
+            # A row that only gets another end keeps its values.
+            left_out = {*filled_columns(current), *rules.bounds, *rules.columns.names}
+            fields += [field for field in current.schema if field.name not in left_out]
+        return replace(
+            rules, columns=StructType(tuple(StructField(f.name, f.data_type) for f in fields))
+        )
+
+    def _selected(self) -> StructType:
+        """The columns of the events that the table has."""
+        options, source = self.options, self.source
+        kept = list(source.names)
+        if options.column_list is not None:
+            kept = list(self._named("column_list", options.column_list, source))
+        if options.except_column_list is not None:
+            left_out = self._named("except_column_list", options.except_column_list, source)
+            kept = [name for name in kept if name not in left_out]
+        for key in self._named("keys", options.keys, source):
+            if key not in kept:
+                raise InvalidArgument(
+                    f"the key {key} is not among the columns of the table: name it in column_list, "
+                    "or take it out of except_column_list"
+                )
+        return StructType(tuple(source.field(name) for name in kept))
+
+    def _named(self, option: str, names: Sequence[str], columns: StructType) -> tuple[str, ...]:
+        """The columns that an option names, as the events spell them."""
+        found = []
+        for name in names:
+            field = columns.get(name)
+            if field is None:
+                near = nearest_name(name, columns.names)
+                hint = f"did you mean {near!r}?" if near else f"they are {', '.join(columns.names)}"
+                raise InvalidArgument(
+                    f"{option} names {name!r}, which is no column of the events: {hint}"
+                )
+            found.append(field.name)
+        return tuple(found)
+
+    def _spelled(self, name: str) -> str:
+        field = None if self.snapshot is None else self.snapshot.schema.get(name)
+        return name if field is None else field.name
+
+    def _tracked(self, rules: ReplayRules) -> frozenset[str]:
+        """The columns whose changes begin a row. A column that the events have no more is one of
+        them, or rows that differ in it would become one.
+        """
+        options, rows = self.options, self._as_table(rules)
+        others = [field.name for field in rows.values]
+        of_sequence = {self._spelled(name) for name in rules.sequence_by}
+        for option in ("track_history_column_list", "track_history_except_column_list"):
+            names = getattr(options, option)
+            if names is None:
+                continue
+            named = {self._spelled(name) for name in self._named(option, names, rows.columns)}
+            if keys := named.intersection(rules.keys):
+                raise InvalidArgument(f"{option} names {min(keys)!r}, which is a key")
+            if option == "track_history_column_list":
+                return frozenset(named)
+            return frozenset(name for name in others if name not in named | of_sequence)
+        return frozenset(name for name in others if name not in of_sequence)
+
+    def _check_recorded(self) -> None:
+        """Refuse other rules than those that the table was made by."""
+        if self.snapshot is None:
+            return
+        recorded = self.snapshot.metadata.configuration.get(AUTO_CDC_PROPERTY)
+        if recorded is None or recorded == self.options.recorded:
+            return
+        then, now = (msgspec.json.decode(text) for text in (recorded, self.options.recorded))
+        changed = [
+            f"{name} was {then.get(name)!r} and is {now.get(name)!r}"
+            for name in {**then, **now}
+            if then.get(name) != now.get(name)
+        ]
+        raise InvalidArgument(
+            f"the table follows change events in another way: {', '.join(changed)}. Apply the "
+            "events to another table, or overwrite this one and unset its property "
+            f"{AUTO_CDC_PROPERTY}, and apply all events again",
+            table=self.snapshot.store.location.uri,
+            version=self.snapshot.version,
+        )
+
+    def _check_bounds(self, given: StructType) -> None:
+        options, snapshot = self.options, self.snapshot
+        bounds = (options.start_at, options.end_at)
+        if not options.keeps_history:
+            return
+        if fold_name(bounds[0]) == fold_name(bounds[1]):
+            raise InvalidArgument(f"start_at and end_at have the same name {bounds[0]!r}")
+        for name in bounds:
+            if given.get(name) is not None:
+                raise InvalidArgument(
+                    f"the events have a column {name}, which is that of a bound of the rows: leave "
+                    "it out with except_column_list, or name the bounds with start_at and end_at"
+                )
+            if snapshot is not None and snapshot.exists and snapshot.schema.get(name) is None:
+                raise InvalidArgument(
+                    f"the table has no column {name}, so it is no history: name its columns with "
+                    "start_at and end_at, or apply the events to a new table",
+                    table=snapshot.store.location.uri,
+                    version=snapshot.version,
+                )

@@ -1,0 +1,225 @@
+"""The memory of AUTO CDC: one Delta table beside the target, `<target>_auto_cdc`, with the events
+that the target does not show by itself.
+
+Two tables cannot be committed together, so **the target's commit decides**: its `txn` action
+`dagster-delta/auto-cdc` names the version of the memory that belongs to its rows. The memory is
+written first. A crash between the two leaves a version of the memory that no version of the target
+names: it is never read, and the next run goes back to the one that is named before it writes. So
+a rerun neither loses an event nor has one twice, and an older version of the target finds its own
+memory (RESTORE takes the `txn` back with the rows).
+
+Two writers conflict in the target, since each commit of AUTO CDC has that `txn` action, and one of
+them is planned again. In the memory each commit counts a generation, also a `txn`: the content of
+two versions of one generation is the same, so that compaction of the memory is no change.
+
+Without a `txn` in the target the memory is empty; what is there is of a table that was replaced.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.engines.statements.change_replay import (
+    KIND_COLUMN,
+    SEQUENCE_COLUMN,
+    SNAPSHOT,
+    TRUNCATE,
+    ReplayRules,
+)
+from dagster_delta.errors import (
+    CommitConflict,
+    ConcurrentTransaction,
+    InvalidArgument,
+    InvalidTable,
+    TableNotFound,
+)
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.sql.typed import quote
+from dagster_delta.storage import open_store
+from dagster_delta.table.operations.create import create
+from dagster_delta.table.operations.merge import merge
+from dagster_delta.table.operations.restore import restore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
+from dagster_delta.table.transaction.commit_result import (
+    CHANGE_MEMORY,
+    NOT_FOLLOWED,
+    AppTransaction,
+    lasting_transactions,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.storage.object_store import ObjectStore
+
+MEMORY_PROPERTY = "dagsterDelta.autoCdcOf"
+"""Table property, the mark of a memory: the id of the table that it belongs to."""
+
+MEMORY_SUFFIX = "_auto_cdc"
+_GENERATION = "dagster-delta/generation"
+
+
+class ChangeMemory(msgspec.Struct, frozen=True):
+    """The memory of one version of a table."""
+
+    store: ObjectStore
+    """Of the memory."""
+    owner: str
+    """Id of the table."""
+    recorded: int | None
+    """The version that the `txn` of the table names; None or `NOT_FOLLOWED` if it names none."""
+    content: Snapshot | None
+    """The memory at that version; None if it is empty."""
+
+    @classmethod
+    def of(cls, target: Snapshot) -> ChangeMemory:
+        """The memory of a version of a table. Raises InvalidTable if it is not there."""
+        location = target.store.location
+        store = open_store(location.uri.rstrip("/") + MEMORY_SUFFIX, location.options)
+        owner = target.metadata.id
+        if not target.exists:
+            return cls(store, owner, None, None)
+        names = {txn.app_id: txn.version for txn in lasting_transactions(target)}
+        recorded = names.get(CHANGE_MEMORY)
+        if recorded is None or recorded == NOT_FOLLOWED:
+            return cls(store, owner, recorded, None)
+        try:
+            latest = Snapshot.load(store)
+            content = Snapshot.load(store, version=recorded)
+        except TableNotFound as error:
+            error.message = (
+                f"the table {location.uri} follows change events, and what it remembers of them "
+                "is not beside it any more: copy it there, too, or overwrite the table and apply "
+                f"all events again ({error.message})"
+            )
+            raise
+        if content.metadata.configuration.get(MEMORY_PROPERTY) != owner:
+            raise InvalidTable(
+                f"the table {location.uri} remembers change events in this table, which belongs to "
+                "another one: overwrite the table, and apply all events again",
+                table=store.location.uri,
+            )
+        if _generation(latest) == _generation(content):
+            content = latest
+        return cls(store, owner, recorded, content)
+
+    @property
+    def sequence_type(self) -> DataType | None:
+        """The type of the sequences; None if nothing is remembered."""
+        if self.content is None:
+            return None
+        return self.content.schema.field(SEQUENCE_COLUMN).data_type
+
+    def unchanged(self) -> AppTransaction:
+        """The `txn` of a commit that depends on the memory and does not change it."""
+        version = NOT_FOLLOWED if self.recorded is None else self.recorded
+        return AppTransaction(CHANGE_MEMORY, version, self.recorded)
+
+    def marks(self) -> pa.Table | None:
+        """The entries without a key; None if there are none."""
+        if self.content is None:
+            return None
+        where = f"{KIND_COLUMN} IN ('{TRUNCATE}', '{SNAPSHOT}')"
+        found: pa.Table = self.content.scan(where=where).to_arrow()
+        return found if found.num_rows else None
+
+    def has_before(self, before: str) -> bool:
+        """Whether it remembers an event before a sequence."""
+        if self.content is None:
+            return False
+        where = f"{SEQUENCE_COLUMN} < ({before}\n) AND {KIND_COLUMN} <> '{SNAPSHOT}'"
+        return any(batch.num_rows for batch in self.content.scan(where=where).to_batches())
+
+    def remember(
+        self,
+        rows: object,
+        rules: ReplayRules,
+        *,
+        forget_before: str | None,
+        engine: str | None,
+        commit_info: Mapping[str, object] | None,
+    ) -> AppTransaction:
+        """Write events into the memory; the `txn` with which the table names the new version.
+
+        Raises:
+            CommitConflict: another writer has written the memory meanwhile.
+        """
+        table = self._writable(rules)
+        latest = table._existing()
+        generation = _generation(latest)
+        columns = {name: f"s.{quote(name)}" for name in rules.memory.names}
+        by = [*rules.keys, *([SEQUENCE_COLUMN] if rules.remembers_values else [])]
+        on = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in by)
+        # Entries without a key are told apart by their kind.
+        on += f" AND (s.{quote(rules.keys[0])} IS NOT NULL OR t.{KIND_COLUMN} = s.{KIND_COLUMN})"
+        builder = merge(
+            table,
+            rows,
+            on,
+            progress=[AppTransaction(_GENERATION, (generation or 0) + 1, generation)],
+            schema_mode="merge",
+            commit_info=commit_info,
+            engine=engine,
+            on_conflict="fail",
+        ).when_matched_update(columns)
+        kept = None
+        if forget_before is not None:
+            old = f"{{0}}.{SEQUENCE_COLUMN} < ({forget_before}\n)"
+            kept = f"NOT coalesce({old.format('s')}, false) OR s.{KIND_COLUMN} = '{SNAPSHOT}'"
+            builder = builder.when_not_matched_by_source_delete(
+                f"{old.format('t')} AND t.{KIND_COLUMN} <> '{SNAPSHOT}'"
+            )
+        try:
+            committed = builder.when_not_matched_insert(columns, kept).execute()
+        except ConcurrentTransaction as conflict:
+            raise CommitConflict(
+                "another run has applied change events to the table meanwhile; plan them again",
+                table=self.store.location.uri,
+                version=latest.version,
+            ) from conflict
+        return AppTransaction(CHANGE_MEMORY, committed.version, self.recorded)
+
+    def _writable(self, rules: ReplayRules) -> TableHandle:
+        """The memory with the content that the version of the table names."""
+        table = TableHandle("", store=self.store, must_exist=False)
+        latest = table._latest()
+        if self.content is None:
+            # What is there belongs to no version of the table.
+            mark = None if latest is None else latest.metadata.configuration.get(MEMORY_PROPERTY)
+            if latest is not None and mark is None:
+                raise InvalidArgument(
+                    "AUTO CDC remembers events beside the table, and the table there has another "
+                    f"purpose (it lacks the property {MEMORY_PROPERTY}): give one of both another "
+                    "location",
+                    table=self.store.location.uri,
+                )
+            return create(
+                TableHandle,
+                "",
+                rules.memory,
+                properties={MEMORY_PROPERTY: self.owner, **_PROPERTIES},
+                description="What AUTO CDC remembers of change events. It belongs to the table "
+                "beside it, is written with it, and is not to be changed by hand.",
+                mode="replace" if latest is not None else "ignore",
+                store=self.store,
+            )
+        if latest is not None and _generation(latest) != _generation(self.content):
+            restore(table, self.content.version, force=True)
+        return table
+
+
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableTypeWidening": "true",
+    # A crashed run may have removed files that the table still needs.
+    "delta.deletedFileRetentionDuration": "interval 30 days",
+}
+
+
+def _generation(memory: Snapshot) -> int | None:
+    return memory.transaction_version(_GENERATION)
