@@ -6,7 +6,8 @@ Planning happens once in the layer above, for every engine; an engine never read
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -14,9 +15,11 @@ from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
     MatchedRows,
+    ObservedRows,
     ReadPlan,
     RewriteResult,
     RowRewrite,
+    RowRules,
     WriteResult,
     WriteSpec,
 )
@@ -28,6 +31,27 @@ if TYPE_CHECKING:
 
     from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
+
+
+class ExpectedSource(Protocol):
+    """A source whose rows are counted while they are read. A context manager: left by an error, it
+    deletes the files that it has written if the store allows it.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    @property
+    def rows(self) -> object:
+        """The rows to merge, as `merge_source` takes them; to be read once."""
+
+    def finish(self) -> ObservedRows:
+        """The report, once all rows are read."""
 
 
 class Engine(Protocol):
@@ -188,6 +212,24 @@ class Engine(Protocol):
             InvalidArgument: the value is not tabular data, or the engine cannot read the table.
             SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
             UnsupportedFeature: the engine cannot merge rows of this form.
+        """
+
+    def expect_rows(
+        self,
+        data: Any,  # noqa: ANN401
+        rules: RowRules,
+        *,
+        store: ObjectStore,
+    ) -> ExpectedSource:
+        """The rows of a source to be merged, and how they met their expectations.
+
+        Args:
+            data: as for `merge_source`.
+            rules: what is expected of them.
+            store: store of the table that they are merged into.
+
+        Raises:
+            UnsupportedExpression, InvalidArgument, SchemaMismatch: of a condition.
         """
 
     def merge(self, plan: MergePlan) -> MergedRows:

@@ -224,3 +224,48 @@ def test_a_repeated_write_doubles_no_row_set_aside(
     other = DeltaTable(str(tmp_path / "other"), must_exist=False)
     other.append(engine.rows(rows), expectations=rules, quarantine=quarantine)
     assert [row for row, _ in _rows_aside(other)] == ['{"id":-2}', '{"id":-3}']
+
+
+def test_a_merge_takes_the_rows_that_are_as_expected(table: DeltaTable, engine: Engine) -> None:
+    made = DeltaTable.create(table.uri, pa.schema({"id": pa.int64(), "amount": pa.float64()}))
+    made.append(pa.table({"id": [1, 2, 3], "amount": [10.0, 20.0, 30.0]}))
+    rows = pa.table({"id": [1, 2, None, 4, 5], "amount": [11.0, -2.0, 0.0, 40.0, None]})
+    rules = [
+        Expectation("positive", "amount > 0", "quarantine"),
+        Expectation("known", "id IS NOT NULL", "drop"),
+        Expectation("small", "amount < 40"),
+    ]
+
+    def merged(*given: Expectation) -> Any:
+        merge = made.merge(
+            engine.rows(rows),
+            "t.id = s.id",
+            expectations=given,
+            quarantine=_quarantine_of(table, "run"),
+        )
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    with pytest.raises(ExpectationFailed, match="3 of 5 rows violate 'all'"):
+        merged(*rules, Expectation("all", "id > 0 AND amount > 0", "fail"))
+    assert made.refresh().version == 1
+    assert _rows_aside(table) == []
+    result = merged(*rules)
+    assert result.observed.violations == {"positive": 3, "known": 1, "small": 2}
+    assert (result.observed.num_set_aside, result.observed.num_dropped) == (3, 0)
+    assert result.metrics["numQuarantinedRows"] == 3
+    found = made.snapshot().scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["amount"]) for row in found) == [
+        (1, 11.0),
+        (2, 20.0),
+        (3, 30.0),
+        (4, 40.0),
+    ]
+    assert _rows_aside(table) == [
+        ('{"id":2,"amount":-2.0}', ("positive",)),
+        ('{"id":5,"amount":null}', ("positive", "small")),
+        ('{"id":null,"amount":0.0}', ("positive", "known")),
+    ]
+    # Nothing changes, and what is set aside is kept all the same.
+    rows = rows.slice(1, 1)
+    assert merged(rules[0]).skipped
+    assert _rows_aside(table) == [('{"id":2,"amount":-2.0}', ("positive",))]

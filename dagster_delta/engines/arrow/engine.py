@@ -18,6 +18,7 @@ from dagster_delta.engines.plans import (
     ReadPlan,
     RewriteResult,
     RowRewrite,
+    RowRules,
     WriteResult,
     WriteSpec,
 )
@@ -30,6 +31,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.engines.arrow.merge_join import ArrowMergeSource
     from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
+    from dagster_delta.engines.statements.expectations import ObservedReader
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 
@@ -104,13 +106,14 @@ class ArrowEngine:
         """Write the rows of `data` as data files."""
         if spec.rules is None:
             return self._write_rows(data, spec, store)
-        from dagster_delta.engines.statements.expectations import ObservedReader, RowObserver
+        from dagster_delta.engines.statements.expectations import ObservedReader
 
         zone, table = self.time_zone, spec.location.uri
-        with RowObserver(spec.rules) as observer:
-            rows = ObservedReader(data, spec.rules, observer, spec=spec, zone=zone, table=table)
-            written = self._write_rows(rows.reader(), replace(spec, rules=None), store)
-            return replace(written, observed=observer.finish())
+        with ObservedReader(
+            data, spec.rules, leaves_out=spec.leaves_out, zone=zone, table=table
+        ) as observed:
+            written = self._write_rows(observed.rows, replace(spec, rules=None), store)
+            return replace(written, observed=observed.finish())
 
     def _write_rows(self, data: object, spec: WriteSpec, store: ObjectStore) -> WriteResult:
         from dagster_delta.parquet.store_assignment import assign_batches
@@ -181,6 +184,13 @@ class ArrowEngine:
         from dagster_delta.engines.arrow.merge_join import ArrowMergeSource
 
         return ArrowMergeSource(data, directory, self._memory)
+
+    def expect_rows(self, data: object, rules: RowRules, *, store: ObjectStore) -> ObservedReader:
+        """The rows of a source, counted while they are read. Raises as `Engine` says."""
+        from dagster_delta.engines.statements.expectations import ObservedReader
+
+        table = store.location.uri
+        return ObservedReader(data, rules, leaves_out=None, zone=self.time_zone, table=table)
 
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE. Raises as `Engine` says."""

@@ -24,6 +24,7 @@ from dagster_delta.engines.plans import (
     ReadPlan,
     RewriteResult,
     RowRewrite,
+    RowRules,
     WriteResult,
     WriteSpec,
 )
@@ -34,13 +35,14 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
-from dagster_delta.engines.spark.session.session import frame_of
+from dagster_delta.engines.spark.session.session import frame_of, is_apache_spark
 from dagster_delta.engines.spark.write.compaction import (
     backfill_on_spark,
     compact_on_spark,
     sort_on_spark,
 )
-from dagster_delta.engines.spark.write.writer import write_frame
+from dagster_delta.engines.spark.write.writer import ObservedFrame, write_frame
+from dagster_delta.engines.statements.expectations import ObservedReader
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
@@ -51,6 +53,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.engine import ExpectedSource
     from dagster_delta.engines.statements.change_replay import Replayed, ReplayPlan
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
@@ -152,6 +155,16 @@ class SparkEngine:
         return SparkMergeSource.of(
             self._session_for(store), data, directory, table=store.location.uri
         )
+
+    def expect_rows(self, data: object, rules: RowRules, *, store: ObjectStore) -> ExpectedSource:
+        """The rows of a source, counted in this session. Raises as `Engine` says."""
+        session, table = self._session_for(store), store.location.uri
+        if active_session.is_spark_frame(data) and is_apache_spark(session):
+            return ObservedFrame(cast("DataFrame", data), rules, store)
+        # Other servers do not cache rows between queries, so this process does.
+        is_frame = active_session.is_spark_frame(data)
+        rows = cast("DataFrame", data).toArrow() if is_frame else data
+        return ObservedReader(rows, rules, leaves_out=None, zone=self.time_zone, table=table)
 
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE on the executors. Raises as `Engine` says."""

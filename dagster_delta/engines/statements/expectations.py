@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.data_input import to_reader
-from dagster_delta.engines.plans import ObservedRows, RowRules, SetAside, WriteSpec
+from dagster_delta.engines.plans import ObservedRows, RowRules, SetAside
 from dagster_delta.errors import MAX_EXAMPLES, ExpectationFailed
 from dagster_delta.parquet.store_assignment import assign_rows
 from dagster_delta.parquet.writer import DataFileWriter
@@ -174,14 +174,14 @@ def _with_text(value: object) -> object:
     return value
 
 
-class ObservedReader:
-    """The rows of a reader that are written, while the rules count them, on the embedded engine.
+class ObservedReader(AbstractContextManager["ObservedReader"]):
+    """The rows of a reader that are written, while the rules count them, on the embedded engine. A
+    context manager, as `RowObserver` is.
 
     Args:
         data: rows, in any form that `to_reader` takes.
         rules: what is expected of them.
-        observer: counts them.
-        spec: how the rows are written, if some are left out: those are not counted.
+        leaves_out: Spark SQL; rows for which it is true are not counted.
         zone: time zone of the statement.
         table: URI of the table, for errors.
 
@@ -191,18 +191,10 @@ class ObservedReader:
     """
 
     def __init__(
-        self,
-        data: object,
-        rules: RowRules,
-        observer: RowObserver,
-        *,
-        spec: WriteSpec | None,
-        zone: str,
-        table: str,
+        self, data: object, rules: RowRules, *, leaves_out: str | None, zone: str, table: str
     ) -> None:
-        reader = to_reader(data)
-        self._reader, self._observer, self._table = reader, observer, table
-        self._schema = nullable_columns(from_arrow_schema(reader.schema))
+        self._reader, self._observer, self._table = to_reader(data), RowObserver(rules), table
+        self._schema = nullable_columns(from_arrow_schema(self._reader.schema))
         self._conditions = [
             parse_expression(expectation.condition, self._schema, zone)
             for expectation in rules.expectations
@@ -211,27 +203,37 @@ class ObservedReader:
             condition.check_filter()
             condition.check_embeddable()
         self._left_out = None
-        if spec is not None and spec.leaves_out is not None:
-            self._left_out = parse_expression(spec.leaves_out, self._schema, zone)
+        if leaves_out is not None:
+            self._left_out = parse_expression(leaves_out, self._schema, zone)
 
-    def reader(self) -> pa.RecordBatchReader:
-        """The rows to write, as a `pa.RecordBatchReader` that can be read once."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._observer.__exit__(kind, error, trace)
+
+    @property
+    def rows(self) -> pa.RecordBatchReader:
+        """The rows to write, as a `pa.RecordBatchReader`; to be read once."""
         return pa.RecordBatchReader.from_batches(self._reader.schema, self._kept_batches())
+
+    def finish(self) -> ObservedRows:
+        """The report, once all rows are read."""
+        return self._observer.finish()
 
     def _kept_batches(self) -> Iterator[pa.RecordBatch]:
         for given in self._reader:
-            batch = given
+            # Conditions see the types of a table; the rows themselves are cast when written.
+            batch, typed = given, assign_rows(given, self._schema, table=self._table)
             if self._left_out is not None:
-                typed = assign_rows(batch, self._schema, table=self._table)
                 inside = pc.fill_null(self._left_out.evaluate_filter(typed), fill_value=False)
-                batch = batch.filter(pc.invert(inside))
-            # Conditions see the types of a table; the rows themselves are cast once, when written.
-            typed = assign_rows(batch, self._schema, table=self._table)
+                batch, typed = (rows.filter(pc.invert(inside)) for rows in (batch, typed))
             results = [condition.evaluate_filter(typed) for condition in self._conditions]
             kept = self._observer.rows_to_write(results, typed)
-            if self._observer.has_failed:
-                continue
-            yield batch if kept is None else batch.filter(kept)
+            if not self._observer.has_failed:
+                yield batch if kept is None else batch.filter(kept)
 
 
 def nullable_columns(schema: StructType) -> StructType:

@@ -90,6 +90,7 @@ from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.expectations import Expectation
 from dagster_delta.table.operations.write_planning import columns_narrower_than
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.spelling import quote
@@ -486,8 +487,18 @@ def _write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         return write_asset(replace(write, options=options.with_values(mode="append")), rows)
     merge = _merge_config(applied.declared.keys, has_actions=has_actions)
     options = options.with_values(mode="merge", merge_config=merge)
+    if has_actions:
+        options = options.with_values(expectations=_of_upserts(options.expectations))
     controls = (ACTION_COLUMN,) if has_actions else ()
     return write_asset(replace(write, options=options, control_columns=controls), rows)
+
+
+def _of_upserts(expectations: Sequence[Expectation]) -> tuple[Expectation, ...]:
+    """The expectations, which a row that deletes satisfies in any case."""
+    return tuple(
+        replace(known, condition=f"{ACTION_COLUMN} <> '{UPSERT}' OR ({known.condition}\n)")
+        for known in expectations
+    )
 
 
 def _check_types(write: AssetWrite, applied: AppliedChanges) -> None:

@@ -327,8 +327,6 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
             "its schema_mode overwrite would drop columns of existing rows: use schema_mode merge "
             "or strict"
         )
-    elif options.expectations:
-        problem = "a merge does not count expectations: append the rows, or declare constraints"
     elif options.sort_by:
         problem = "a merge does not support sort_by: omit it, and Z-order the table with OPTIMIZE"
     if problem is not None:

@@ -386,6 +386,8 @@ def _merge_rows(
         commit_info=write.commit_info,
         idempotency=write.idempotency,
         progress=write.progress,
+        expectations=options.expectations,
+        quarantine=write.quarantine_of_expectations,
         schema_mode=options.schema_mode,
         creates=definition_of(
             schema,

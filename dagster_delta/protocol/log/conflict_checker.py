@@ -92,6 +92,8 @@ class TransactionFacts(msgspec.Struct, frozen=True):
     """Applications whose transaction version it records."""
     domains: frozenset[str] = frozenset()
     """Metadata domains it changes."""
+    is_audited: bool = False
+    """Whether it was judged by the rows of the whole table, so that no others may change."""
     survives: Callable[[Metadata], bool] | None = None
     """Whether it may still commit after a concurrent commit changed the metadata."""
 
@@ -113,6 +115,7 @@ def check_conflicts(
             _find_metadata_conflict,
             _find_transaction_conflict,
             _find_domain_conflict,
+            _find_audit_conflict,
         )
         last = next(filter(None, (check(mine, concurrent) for check in checks)), None)
         if last is not None:
@@ -231,6 +234,21 @@ def _find_domain_conflict(
         return None
     return ConcurrentDomainMetadata(
         f"another writer changed the metadata domain {', '.join(sorted(shared))}; {_AGAIN}",
+        version=concurrent.version,
+    )
+
+
+def _find_audit_conflict(
+    mine: TransactionFacts, concurrent: CommitActions
+) -> CommitConflict | None:
+    if not mine.is_audited:
+        return None
+    if not any(add.data_change for add in concurrent.adds) and not any(
+        remove.data_change for remove in concurrent.removes
+    ):
+        return None
+    return ConcurrentAppend(
+        f"another writer changed rows of the table while this write was audited; {_AGAIN}",
         version=concurrent.version,
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.slices import IfPresent, Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
+    from dagster_delta.table.transaction.staged_write import Audit
 
 
 def append(
@@ -48,6 +49,7 @@ def append(
     if_present: IfPresent | None = None,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
+    audit: Audit | None = None,
 ) -> CommitResult:
     """Append rows as one commit, creating the table if it does not exist.
 
@@ -84,6 +86,9 @@ def append(
         expectations: conditions that the rows are expected to satisfy, as they are given. They are
             counted while the rows are written; `observed` of the result has the counts.
         quarantine: where rows go that violate an expectation with `quarantine`.
+        audit: is called with a `StagedWrite`, the table as it would be and the new rows, before the
+            commit: an error that it raises leaves the table as it is. It is called again if others
+            change rows meanwhile.
 
     Raises:
         SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -114,9 +119,10 @@ def append(
         if_present=if_present,
         expectations=expectations,
         quarantine=quarantine,
+        audit=audit,
     )
     # Rows in memory can be written again if the version of this handle turns out to be too old.
-    is_blind = absent is None and if_present is None
+    is_blind = absent is None and if_present is None and audit is None
     held = table._recent() if is_blind and is_in_memory(data) else None
     snapshot = table._latest() if held is None else held
     write = RowWrite(table.store, data, options, now_ms)

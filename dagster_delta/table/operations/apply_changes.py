@@ -47,11 +47,13 @@ from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_memory import ChangeMemory
 from dagster_delta.table.operations.create import snapshot_before_creation
+from dagster_delta.table.operations.expectations import ExpectedRows
 from dagster_delta.table.operations.merge import (
     MergeSchemaMode,
     MergeStatement,
     PlannedMerge,
     merged_configuration,
+    read_source,
 )
 from dagster_delta.table.read.file_planner import FilePlanner, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -64,10 +66,12 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.table_definition import TableDefinition
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.storage.object_store import ObjectStore
+    from dagster_delta.table.operations.expectations import Expectation, RowQuarantine
     from dagster_delta.table.slices import Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
+    from dagster_delta.table.transaction.staged_write import Audit
 
 AUTO_CDC_PROPERTY = "dagsterDelta.autoCdc"
 """Table property: how a table follows change events, which later runs may not change."""
@@ -215,6 +219,9 @@ def apply_changes(
     on_conflict: OnConflict = "retry",
     memory_limit: int | str | None = None,
     within: Slice | None = None,
+    expectations: Sequence[Expectation] = (),
+    quarantine: RowQuarantine | None = None,
+    audit: Audit | None = None,
 ) -> CommitResult:
     """Apply change events as one commit, which creates the table if there is none.
 
@@ -264,6 +271,10 @@ def apply_changes(
         on_conflict: as for `merge`; the events are read once.
         memory_limit: as for `merge`.
         within: the slice of the table that its rows have to be in; it is a condition on keys.
+        expectations: conditions that the events are expected to satisfy, deletes included; others
+            are applied, left out or set aside, as for `append`.
+        quarantine: as for `append`.
+        audit: as for `append`.
 
     Raises:
         InvalidArgument: the arguments contradict each other or the table, or name no column.
@@ -307,6 +318,9 @@ def apply_changes(
         within=within,
         ignored_columns=(CHANGE_COLUMN,),
         skip_unchanged=True,
+        expectations=expectations,
+        quarantine=quarantine,
+        audit=audit,
     )
     result = apply_events(table.store, table._latest(), statement, options)
     return adopt_write(table, result, engine, rows)
@@ -324,11 +338,12 @@ def apply_events(
     if (done := statement.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
-    with scratch_directory("changes-") as directory:
+    expected = ExpectedRows(statement, table=store.location.uri)
+    with scratch_directory("changes-") as directory, expected.withdrawn_on_errors():
         known = StructType(()) if snapshot is None else snapshot.schema
         given = without_made_up_types(statement.source, known)
-        source = engine.merge_source(given, directory, store=store)
-        first = _Changes(engine, source, statement, options, directory, started)
+        source = read_source(engine, given, expected, directory, store)
+        first = _Changes(engine, source, statement, options, directory, started, expected)
         before = first.table_before(store) if snapshot is None else snapshot
 
         def attempt(snapshot: Snapshot) -> CommitResult:
@@ -356,6 +371,7 @@ class _Changes(msgspec.Struct, frozen=True):
     options: CdcOptions
     directory: str
     started: float
+    expected: ExpectedRows
 
     def table_before(self, store: ObjectStore) -> Snapshot:
         """The table that the commit is to create."""
@@ -403,7 +419,7 @@ class _Changes(msgspec.Struct, frozen=True):
             application=memory.unchanged() if remembered is None else remembered,
         )
         try:
-            return merge.commit(transaction, self.started)
+            return merge.commit(transaction, self.started, self.expected)
         except ConcurrentTransaction as conflict:
             # Another run has applied events meanwhile, with which these are planned again. Whether
             # it was one of the same work shows there.
@@ -417,6 +433,7 @@ class _Changes(msgspec.Struct, frozen=True):
             transaction.stage_configuration(snapshot.configuration)
         transaction.check_may_remove("applying change events")
         transaction.stage_applications(self.statement)
+        self.expected.prepare_commits_of(transaction)
         return transaction
 
     def _remember(

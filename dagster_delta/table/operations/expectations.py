@@ -1,5 +1,6 @@
-"""Expectations of the rows of a statement: counted while they are written, reported in the commit,
-and rows that are set aside committed to the table beside before it.
+"""What a statement has to pass before it is committed: expectations of its rows, which are counted
+while they are written, and an audit of what it would commit. Rows that are set aside are committed
+to the table beside just before.
 
 The table beside comes first: if the process ends between the two commits, the next attempt replaces
 the rows of this one. After an error with which nothing was committed, they are removed again.
@@ -7,7 +8,7 @@ the rows of this one. After an error with which nothing was committed, they are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from dagster_delta.table.transaction.commit_result import RowQuarantine as RowQu
 
 if TYPE_CHECKING:
     from dagster_delta.table.transaction.retries import StatementOptions
+    from dagster_delta.table.transaction.staged_write import StagedWrite
+    from dagster_delta.table.transaction.transaction import Transaction
 
 EXPECTATIONS_KEY = "expectations"
 """Key of the commitInfo with the counts of each expectation."""
@@ -37,7 +40,7 @@ class ExpectedRows:
 
     def __init__(self, options: StatementOptions, *, table: str) -> None:
         self._expectations = check_expectations(options.expectations)
-        self._quarantine = options.quarantine
+        self._quarantine, self._audit = options.quarantine, options.audit
         self._table = table
         self._rules: RowRules | None = None
         self._observed: ObservedRows | None = None
@@ -108,6 +111,19 @@ class ExpectedRows:
             elif self._quarantine is not None:
                 self._quarantine.replace_written(ObservedRows())
             raise
+
+    def prepare_commits_of(self, transaction: Transaction) -> None:
+        """Have a transaction audited, and the rows that are set aside committed just before it."""
+        audit = self._audit
+
+        def prepare(stage: Callable[[], StagedWrite]) -> Mapping[str, object]:
+            noted = {} if audit is None else (audit(stage()) or {})
+            self.commit_rows_aside()
+            return noted
+
+        if audit is not None or self._expectations:
+            transaction.prepare = prepare
+        transaction.is_audited = audit is not None
 
     @property
     def observed(self) -> ObservedRows | None:

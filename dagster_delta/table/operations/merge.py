@@ -70,6 +70,7 @@ from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_rows import change_rows
 from dagster_delta.table.operations.create import snapshot_before_creation
+from dagster_delta.table.operations.expectations import ExpectedRows
 from dagster_delta.table.operations.write_planning import (
     check_widening,
     grown_configuration,
@@ -81,10 +82,12 @@ from dagster_delta.table.transaction.retries import StatementOptions, run_with_r
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
+    from dagster_delta.table.operations.expectations import Expectation, RowQuarantine
     from dagster_delta.table.slices import Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
+    from dagster_delta.table.transaction.staged_write import Audit
 
 _Path = tuple[str, ...]
 
@@ -113,6 +116,9 @@ def merge(
     creates: TableDefinition | None = None,
     within: Slice | None = None,
     skip_unchanged: bool = False,
+    expectations: Sequence[Expectation] = (),
+    quarantine: RowQuarantine | None = None,
+    audit: Audit | None = None,
 ) -> MergeBuilder:
     """Merge a source into the table: add clauses, then call `execute`.
 
@@ -153,6 +159,10 @@ def merge(
             new values of an update equal the old ones. Null equals null, NaN equals NaN, and -0.0
             equals 0.0. Clauses that set a map or a variant, or compute another value in each
             call, update all their rows.
+        expectations: conditions that the rows of the source are expected to satisfy; others are
+            merged, left out or set aside, as for `append`.
+        quarantine: as for `append`.
+        audit: as for `append`.
 
     Raises:
         InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
@@ -173,6 +183,9 @@ def merge(
         creates=creates,
         within=within,
         skip_unchanged=skip_unchanged,
+        expectations=expectations,
+        quarantine=quarantine,
+        audit=audit,
     )
 
     def run(statement: MergeStatement) -> CommitResult:
@@ -407,15 +420,17 @@ def merge_rows(
     if (done := statement.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
-    with scratch_directory("merge-") as directory:
+    expected = ExpectedRows(statement, table=store.location.uri)
+    with scratch_directory("merge-") as directory, expected.withdrawn_on_errors():
         # Read once for all attempts, because a stream or a query may return other rows next time.
         rows = without_made_up_types(statement.source, snapshot.schema)
-        source = engine.merge_source(rows, directory, store=store)
+        source = read_source(engine, rows, expected, directory, store)
         began = snapshot
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
             transaction = _begin_transaction(snapshot, statement)
+            expected.prepare_commits_of(transaction)
             if not snapshot.exists:
                 transaction.stage_domain(*domains)
             elif not began.exists:
@@ -431,9 +446,26 @@ def merge_rows(
                     raise
                 engine, source = able, able.merge_source(source, directory, store=store)
                 merge = PlannedMerge.parse(engine, snapshot, asked, source, began.configuration)
-            return merge.commit(transaction, started)
+            return merge.commit(transaction, started, expected)
 
         return run_with_retries(merge, store, snapshot, statement)
+
+
+def read_source(
+    engine: Engine, rows: object, expected: ExpectedRows, directory: str, store: ObjectStore
+) -> MergeSource:
+    """The source of a statement, without the rows that its expectations leave out.
+
+    Raises ExpectationFailed if that fails the statement, and as `Engine.merge_source` does.
+    """
+    rules = expected.rules()
+    if rules is None:
+        return engine.merge_source(rows, directory, store=store)
+    with engine.expect_rows(rows, rules, store=store) as given:
+        source = engine.merge_source(given.rows, directory, store=store)
+        observed = given.finish()
+    expected.take(observed)
+    return source
 
 
 def stage_merge(
@@ -538,7 +570,9 @@ class PlannedMerge(msgspec.Struct, frozen=True):
         condition = split_condition(on)
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
-    def commit(self, transaction: Transaction, started: float) -> CommitResult:
+    def commit(
+        self, transaction: Transaction, started: float, expected: ExpectedRows
+    ) -> CommitResult:
         """Carry it out as one commit."""
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
@@ -553,20 +587,24 @@ class PlannedMerge(msgspec.Struct, frozen=True):
             "scanTimeMs": round((merged.scanned - source.materialized) * 1000),
             "rewriteTimeMs": round((now - merged.scanned) * 1000),
             "executionTimeMs": round((now - started) * 1000),
+            **expected.metrics(),
         }
         changes_rows = merged.num_inserted_rows or any(merged.num_changed_rows.values())
         is_needed = self.must_commit or not self.statement.records_nothing
         if not changes_rows and not is_needed and self.snapshot.exists:
             # As in the reference implementation, a MERGE without changes makes no version.
-            return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
+            expected.commit_rows_aside()
+            version, observed = self.snapshot.version, expected.observed
+            return CommitResult(version, metrics, self.snapshot, skipped=True, observed=observed)
         if self.application is not None:
             transaction.advance_application(self.application)
-        return transaction.commit(
+        done = transaction.commit(
             "MERGE",
             parameters=self.statement.parameters,
             metrics=metrics,
-            user_info=self.statement.commit_info,
+            user_info=expected.commit_info(self.statement.commit_info),
         )
+        return replace(done, observed=expected.observed)
 
     def stage_rows(
         self, transaction: Transaction, source: SourceSummary

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
+    from dagster_delta.table.transaction.staged_write import Audit
     from dagster_delta.table.transaction.transaction import CommitResult
 
 
@@ -72,6 +73,7 @@ def overwrite(
     replace_on: str | None = None,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
+    audit: Audit | None = None,
 ) -> CommitResult:
     """Replace rows as one commit, creating the table if it does not exist.
 
@@ -105,6 +107,7 @@ def overwrite(
             least one new row. Every new row is written, whether it replaces one or not.
         expectations: as for `append`.
         quarantine: as for `append`.
+        audit: as for `append`.
 
     Raises:
         PartitionMismatch: a new row does not satisfy `where`, or is outside of `within`.
@@ -132,6 +135,7 @@ def overwrite(
         replace_on=replace_on,
         expectations=expectations,
         quarantine=quarantine,
+        audit=audit,
     )
     if if_present is None:
         raise InvalidArgument("if_present of an overwrite is 'replace', 'skip' or 'fail'")

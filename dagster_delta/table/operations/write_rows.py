@@ -139,6 +139,7 @@ class RowWrite:
                 created.delete(keep=[decode_path(file.path) for file in self.written.files])
             self.transaction = Transaction(self.store, snapshot, clock=self.clock)
             self.transaction.created_files = created
+            self._expected.prepare_commits_of(self.transaction)
             if snapshot is not None and self.options.if_present == "skip":
                 self.kept = self._find_present(snapshot)
                 if self._leaves_table(self.kept):
@@ -286,7 +287,6 @@ class RowWrite:
         metrics: Mapping[str, int | str],
     ) -> CommitResult:
         """Commit what is staged. A conflict leaves the files of the rows for the next attempt."""
-        self._expected.commit_rows_aside()
         return self.transaction.commit(
             "WRITE",
             parameters={**parameters, "partitionBy": list(configuration.partition_columns)},

@@ -105,6 +105,12 @@ class CommitRequest(msgspec.Struct, frozen=True):
         return encode_commit(info.with_user_info(self.user_info), self.actions.encode(slot))
 
 
+def first_commit(request: CommitRequest, *, timestamp_ms: int) -> tuple[int, bytes]:
+    """Version and bytes of the commit, if no other one comes first."""
+    progress = _Progress.start(request)
+    return progress.next_version, request.encode(progress, timestamp_ms=timestamp_ms)
+
+
 class Committed(msgspec.Struct, frozen=True):
     """The commit is in the log."""
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
     CommitRetriesExhausted,
@@ -54,11 +56,13 @@ from dagster_delta.table.transaction.committer import (
     Committed,
     Conflicted,
     commit_with_retry,
+    first_commit,
 )
 
 if TYPE_CHECKING:
     from dagster_delta.table.transaction.conflicts import MovedGroups, RowChange, SelectsRows
     from dagster_delta.table.transaction.retries import StatementOptions
+    from dagster_delta.table.transaction.staged_write import StagedWrite
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
@@ -91,6 +95,13 @@ class Transaction:
     _adds: list[AddFile] = field(default_factory=list, init=False)
     _removes: list[RemoveFile] = field(default_factory=list, init=False)
     _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
+    prepare: Callable[[Callable[[], StagedWrite]], Mapping[str, object]] | None = field(
+        default=None, init=False
+    )
+    """Called before each attempt to commit, with what makes the state that it would commit; its
+    result is added to the commitInfo. An error leaves the table as it is."""
+    is_audited: bool = field(default=False, init=False)
+    """Whether changes of rows by others are conflicts, wherever they are."""
     created_files: CreatedFiles = field(init=False)
     """The files written for the change, until it is committed."""
     _applications: dict[str, int] = field(default_factory=dict, init=False)
@@ -375,7 +386,7 @@ class Transaction:
             return request
 
         try:
-            request = build_request()
+            request = self._prepare_request(build_request())
             # From here on the log may refer to them, whatever is raised.
             self.created_files.release()
             outcome = commit_with_retry(self.store, request, rebase=rebase, clock=self.clock)
@@ -394,10 +405,45 @@ class Transaction:
             self.created_files.add(created)
         return request, outcome
 
+    def _prepare_request(self, request: CommitRequest) -> CommitRequest:
+        """The request after `prepare`; if that fails, the files of the change are deleted."""
+        if self.prepare is None:
+            return request
+        with self.created_files:
+            noted = self.prepare(lambda: self._staged_write(request))
+        return replace(request, user_info={**request.user_info, **noted})
+
+    def _staged_write(self, request: CommitRequest) -> StagedWrite:
+        now_ms, written = self.clock(), set(self.created_files.paths)
+        commit = first_commit(request, timestamp_ms=now_ms)
+        configuration = self.configuration
+        contents = CommitContents(
+            protocol=configuration.protocol,
+            metadata=configuration.metadata,
+            txns=(),
+            domain_metadata=(),
+            removes=(),
+            adds=tuple(add for add in self._adds if decode_path(add.path) in written),
+            cdc=(),
+        )
+        tracks_rows = configuration.assigns_row_ids
+        actions = PendingActions(contents, tracks_rows=tracks_rows)
+        rows = first_commit(replace(request, base=None, actions=actions), timestamp_ms=now_ms)
+        # Imported late: few writes are audited.
+        from dagster_delta.table.transaction.staged_write import StagedWrite
+
+        return StagedWrite(
+            table=advanced(self.store, self.snapshot, [commit]),
+            rows=advanced(self.store, None, [rows]),
+            before=self.snapshot,
+        )
+
     def _merge_concurrent_row_changes(self, lost: Conflicted) -> bool:
         """Whether the change was moved on top of commits about other rows."""
         changes_rows = self._selects is not None or self._moved is not None
         if self.snapshot is None or not changes_rows or self._staged is not None:
+            return False
+        if self.is_audited:
             return False
         if not lost.commits:
             return False
@@ -507,6 +553,7 @@ class Transaction:
             changes_metadata=contents.metadata is not None,
             app_ids=frozenset(self._applications),
             domains=frozenset(self._domains),
+            is_audited=self.is_audited,
             survives=self._metadata_check(contents),
         )
 

@@ -10,7 +10,7 @@ Spec: Data Files; Add File and Remove File; Change Data Files; Deletion Vectors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -26,7 +26,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.file_rewriting import rewrite_rows
 from dagster_delta.engines.arrow.predicate_matching import add_rows, bitmap_of
-from dagster_delta.engines.plans import ObservedRows, ReadPlan, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import ObservedRows, ReadPlan, RowRewrite, RowRules, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -34,10 +34,15 @@ from dagster_delta.engines.spark.executor_reports import (
     mark_numbers,
     report,
     reported,
+    settle_reports,
 )
 from dagster_delta.engines.spark.read.read_tasks import decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
-from dagster_delta.engines.statements.expectations import RowObserver
+from dagster_delta.engines.statements.expectations import (
+    RowObserver,
+    delete_rows_aside,
+    nullable_columns,
+)
 from dagster_delta.nested_arrays import numbers_of
 from dagster_delta.parquet.reader import merge_small
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
@@ -45,7 +50,9 @@ from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -256,6 +263,38 @@ class _Batch(msgspec.Struct, frozen=True):
         ]
         source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
         return assign_rows(source, schema, table=self.task.table, is_exact=spec.is_exact)
+
+
+class ObserveTask(msgspec.Struct, frozen=True):
+    """Counts the rows of one Spark partition, and sets rows aside. Its batches have a boolean for
+    each expectation after the columns of the rows.
+    """
+
+    rules: RowRules
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `REPORT_SCHEMA`, once all rows are counted."""
+        yield reported(lambda: self._observe_rows(batches))
+
+    def _observe_rows(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        count = len(self.rules.expectations)
+        with RowObserver(self.rules) as observer:
+            for batch in batches:
+                rows = batch.select(list(range(batch.num_columns - count)))
+                schema = nullable_columns(from_arrow_schema(rows.schema))
+                shown = assign_rows(rows, schema, table="the source of the merge")
+                observer.rows_to_write(batch.columns[-count:], shown)
+            return report(details=[ChangeDetail(observed=observer.finish())])
+
+    def combined(self, reports: Iterable[Sequence[Any]], store: ObjectStore) -> ObservedRows:
+        """The sums of all tasks. Raises the first error of a task."""
+        settled = settle_reports(
+            reports,
+            ChangeDetail,
+            store,
+            discard=lambda detail: delete_rows_aside(self.rules, detail.observed),
+        )
+        return changes_of(settled).observed
 
 
 class WrittenChanges(Reports[ChangeDetail], frozen=True):

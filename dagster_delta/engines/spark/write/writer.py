@@ -6,20 +6,26 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from dagster_delta.engines.plans import RowRules, WriteResult, WriteSpec
+from dagster_delta.engines.plans import ObservedRows, RowRules, WriteResult, WriteSpec
+from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA
+from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
     from_spark_schema,
     sql_column,
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.change_query import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.write.tasks import ObserveTask
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import (
@@ -95,6 +101,57 @@ def rule_columns(frame: DataFrame, rules: RowRules | None) -> list[Column]:
                 f"a value of type {found.upper()}: compare it with something"
             )
     return columns
+
+
+class ObservedFrame(AbstractContextManager["ObservedFrame"]):
+    """The rows of a DataFrame that are merged, which is evaluated once, and how they met their
+    expectations.
+
+    Args:
+        frame: the rows.
+        rules: what is expected of them.
+        store: store of the table.
+
+    Raises:
+        InvalidArgument: a condition is not boolean, or fails on a row.
+    """
+
+    def __init__(self, frame: DataFrame, rules: RowRules, store: ObjectStore) -> None:
+        self._rules, self._store, table = rules, store, store.location.uri
+        conditions = rule_columns(frame, rules)
+        with spark_failures(table=table):
+            self._checked = frame.select("*", *conditions).localCheckpoint()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to delete: its files are known to who has the report."""
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows to merge."""
+        functions, names = functions_of(self._checked), []
+        kept = functions.lit(True)
+        for index, known in enumerate(self._rules.expectations):
+            names.append(f"__rule_{index}")
+            if known.on_violation in ("drop", "quarantine"):
+                holds = functions.coalesce(functions.col(names[-1]), functions.lit(False))
+                kept = kept & holds
+        return self._checked.where(kept).drop(*names)
+
+    def finish(self) -> ObservedRows:
+        """The report on all rows."""
+        task = ObserveTask(self._rules)
+        with spark_failures(table=self._store.location.uri, in_query=False):
+            reports = collect_counted(
+                self._checked,
+                lambda frame: frame.mapInArrow(task, REPORT_SCHEMA),
+                table=self._store.location.uri,
+            )
+        return task.combined(reports, self._store)
 
 
 def _given_columns(
