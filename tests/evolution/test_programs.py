@@ -221,7 +221,9 @@ def test_the_change_feed_that_sail_lacks_is_no_reason_to_refuse(tmp_path: Path) 
 
 
 def test_an_unknown_reader_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"polar is not a program .* daft, deltalake"):
+    with pytest.raises(
+        InvalidArgument, match=r"polar is not a program .* daft, delta-spark, deltalake"
+    ):
         table(tmp_path).set_properties({"dagsterDelta.readers": "polar"})
 
 

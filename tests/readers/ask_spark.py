@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 from asking import read_rows, serve, sql_query
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import VariantVal
 
 KEPT: list[object] = []
 """The server of Sail ends with its object."""
@@ -52,8 +53,10 @@ SESSION = spark_session()
 def answer(question: dict[str, Any]) -> pa.Table:
     uri = question["uri"]
     if question["kind"] == "append":
-        new_rows = read_rows(question["new_rows"])
-        SESSION.createDataFrame(new_rows).write.format("delta").mode("append").save(uri)
+        frame = SESSION.createDataFrame(read_rows(question["new_rows"]))
+        if not os.environ.get("ASK_SAIL"):
+            frame = with_local_times(frame, uri)
+        frame.write.format("delta").mode("append").save(uri)
         return pa.table({})
     reader = SESSION.read.format("delta")
     if question["kind"] == "changes":
@@ -64,7 +67,34 @@ def answer(question: dict[str, Any]) -> pa.Table:
     if question["timestamp"]:
         reader = reader.option("timestampAsOf", question["timestamp"])
     reader.load(uri).createOrReplaceTempView("asked")
-    return SESSION.sql(sql_query(question, "asked", quote="`")).toArrow()
+    found = SESSION.sql(sql_query(question, "asked", quote="`"))
+    if any(field.dataType.typeName() == "variant" for field in found.schema):
+        return collect_variants(found)
+    return found.toArrow()
+
+
+def with_local_times(frame: DataFrame, uri: str) -> DataFrame:
+    """The rows with the local times of the table, which PySpark takes from Arrow as instants."""
+    schema = SESSION.read.format("delta").load(uri).schema
+    wanted = {field.name: field.dataType for field in schema}
+    return frame.select(
+        [
+            frame[f"`{name}`"].cast(wanted[name]).alias(name)
+            if name in wanted and "timestamp_ntz" in wanted[name].simpleString()
+            else frame[f"`{name}`"]
+            for name in frame.columns
+        ]
+    )
+
+
+def collect_variants(found: DataFrame) -> pa.Table:
+    """Rows with variants, of which PySpark makes no Arrow table if one is NULL."""
+    rows = [row.asDict() for row in found.collect()]
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, VariantVal):
+                row[name] = {"value": bytes(value.value), "metadata": bytes(value.metadata)}
+    return pa.table({name: [row[name] for row in rows] for name in found.columns})
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ def read_rows(path: str) -> pa.Table:
 
 
 def _summary(error: BaseException) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    # What the JVM said comes after where Python has called it.
+    said = str(getattr(error, "java_exception", error))
+    text = next((line for line in said.splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text.strip()}"[:300]
 
 
