@@ -21,6 +21,7 @@ from __future__ import annotations
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -45,6 +46,11 @@ from dagster_delta.storage.object_store import FileStore, ObjectMeta
 
 # Opening a FIFO would wait for a process that writes to it.
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+
+# Kernels stamp files with the time of their last tick, 1 to 10 milliseconds ago.
+_TICK_NS = 10_000_000
+# A thousand small files are copied in less.
+_LONG_NS = 1_000_000_000
 
 
 class LocalStore(FileStore):
@@ -100,6 +106,33 @@ class LocalStore(FileStore):
             meta = self._stat_object(join_path(directory, name), f"{inside}/{name}")
             if meta is not None:
                 yield meta
+
+    def is_last_change(self, directory: str, paths: Iterable[str], *, long_after: str) -> bool:
+        """Whether the names in a directory changed last when one of some files in it got its own,
+        at least a second after the file `long_after` did.
+
+        A file system notes both times in the same call, up to a tick of its clock. False where it
+        does not, as on Windows, and for a copied directory, whose files all came at once.
+        """
+        if sys.platform == "win32":
+            return False
+        try:
+            changed_ns = os.stat(self._path_inside(directory)).st_mtime_ns
+            older_ns = os.stat(self._path_inside(long_after)).st_ctime_ns
+        except OSError:
+            return False
+        return changed_ns - older_ns >= _LONG_NS and any(
+            abs(changed_ns - named_ns) <= _TICK_NS
+            for path in paths
+            for named_ns in self._naming_times(path)
+        )
+
+    def _naming_times(self, path: str) -> Iterator[int]:
+        directory, _, name = self._path_inside(path).rpartition("/")
+        # Hadoop writes a checksum beside each file, after it.
+        for target in (f"{directory}/{name}", f"{directory}/.{name}.crc"):
+            with suppress(OSError):
+                yield os.stat(target).st_ctime_ns
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every file under `directory`. Links to directories are not followed."""

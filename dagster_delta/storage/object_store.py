@@ -210,6 +210,16 @@ class FileStore(RootedStore, ABC):
 
 
 @runtime_checkable
+class DatedDirectoryStore(Protocol):
+    """Optional part of a store: knows what changed a directory last."""
+
+    def is_last_change(self, directory: str, paths: Iterable[str], *, long_after: str) -> bool:
+        """Whether the names in a directory changed last when one of some files in it got its own,
+        at least a second after the file `long_after` did. False if their times do not show it.
+        """
+
+
+@runtime_checkable
 class CopyingStore(Protocol):
     """Optional part of a store: copies objects without passing their bytes through here."""
 

@@ -6,14 +6,27 @@ Spec: Last Checkpoint File; JSON checksum.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
 import msgspec
 
+from dagster_delta.protocol.log.paths import (
+    LOG_DIRECTORY,
+    LogFileKind,
+    checkpoint_path,
+    multi_part_checkpoint_paths,
+    parse_log_file_name,
+)
+
+# Spec: tags hold any additional metadata about the last checkpoint.
+_FILE_NAME_TAG = "fileName"
+# Looking up more parts by name takes longer than listing a log.
+_MAX_PARTS = 1_000
+
 
 class LastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The hint as it is written. Readers here use the version: it says where a listing starts."""
+    """The hint. Readers here use what names the checkpoint: its version, parts and tags."""
 
     version: int
     """Version of the checkpoint."""
@@ -25,6 +38,20 @@ class LastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of the checkpoint."""
     num_add_files: int | None = msgspec.field(name="numOfAddFiles", default=None)
     """Number of add actions in the checkpoint."""
+    tags: Mapping[str, str] | None = None
+    """Hold the name of the file where the version and the parts do not give it."""
+
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the files of the checkpoint, relative to the table root. They may not exist."""
+        if self.tags:
+            return (f"{LOG_DIRECTORY}/{self.tags[_FILE_NAME_TAG]}",)
+        if self.parts is None:
+            return (checkpoint_path(self.version),)
+        return multi_part_checkpoint_paths(self.version, self.parts)
+
+    def naming(self, path: str) -> LastCheckpoint:
+        """The hint to a V2 checkpoint whose manifest has this path."""
+        return msgspec.structs.replace(self, tags={_FILE_NAME_TAG: path.rpartition("/")[2]})
 
 
 class _NumberText(str):
@@ -33,9 +60,9 @@ class _NumberText(str):
     __slots__ = ()
 
 
-def parse_last_checkpoint(data: bytes) -> int | None:
-    """The version in the hint; None if the file is empty, truncated, malformed or fails its
-    checksum.
+def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
+    """The version in the hint and what names its files; None if the hint is empty, truncated,
+    malformed or fails its checksum.
     """
     try:
         value = _parse_json(data.decode("utf-8"))
@@ -45,9 +72,33 @@ def parse_last_checkpoint(data: bytes) -> int | None:
         if isinstance(stated, str) and stated != _checksum_of(value):
             return None
         # An integer in its spelling: a fraction has none.
-        return int(version) if isinstance(version, _NumberText) and version.isdecimal() else None
+        if not isinstance(version, _NumberText) or not version.isdecimal():
+            return None
+        name = _find_file_name(value, int(version))
+        tags = None if name is None else {_FILE_NAME_TAG: name}
+        return LastCheckpoint(version=int(version), parts=_find_parts(value), tags=tags)
     except (ValueError, RecursionError):
         return None
+
+
+def _find_parts(value: Mapping[str, object]) -> int | None:
+    parts = value.get("parts")
+    if not isinstance(parts, _NumberText) or not parts.isdecimal():
+        return None
+    return int(parts) if 0 < int(parts) <= _MAX_PARTS else None
+
+
+def _find_file_name(value: Mapping[str, object], version: int) -> str | None:
+    """Name of a V2 checkpoint: this library puts it into the tags, delta-spark beside them."""
+    for key, name in (("tags", _FILE_NAME_TAG), ("v2Checkpoint", "path")):
+        found = value.get(key)
+        path = found.get(name) if isinstance(found, dict) else None
+        # A hint may be damaged: the file has to be one of the log.
+        file_name = path.rpartition("/")[2] if type(path) is str else ""
+        parsed = parse_log_file_name(file_name)
+        if parsed and parsed.kind is LogFileKind.CHECKPOINT_V2 and parsed.version == version:
+            return file_name
+    return None
 
 
 def encode_last_checkpoint(hint: LastCheckpoint) -> bytes:

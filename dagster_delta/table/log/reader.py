@@ -25,7 +25,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.memory_limits import check_log_file_size, max_checkpoint_bytes
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
+from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import (
@@ -58,12 +58,22 @@ from dagster_delta.protocol.log.version_checksum import (
     parse_version_checksum,
     version_checksum_after,
 )
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore
+from dagster_delta.storage.object_store import (
+    DatedDirectoryStore,
+    ObjectMeta,
+    ObjectStore,
+    RangeStore,
+)
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
 # Checkpoint files up to this size are fetched whole: one request instead of several.
 _DOWNLOAD_BYTES = 4 * 1024 * 1024
+
+# Commits of a log that takes longer to list, 1 ms, than to look up.
+_LONG_LOG = 1_000
+# Distances after the newest commit found at which another one shows a gap.
+_FURTHER = range(2, 9)
 
 # The last version that fits into a file name of the log.
 _MAX_VERSION = 10**20 - 1
@@ -89,8 +99,8 @@ def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
         raise
 
 
-def read_last_checkpoint(store: ObjectStore) -> int | None:
-    """The version of the newest checkpoint by the hint, or None if it is missing or damaged."""
+def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
+    """The hint to the newest checkpoint, or None if it is missing or damaged."""
     try:
         return parse_last_checkpoint(store.read(LAST_CHECKPOINT_PATH))
     except FileNotFoundError:
@@ -146,8 +156,10 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
     """The files that make up a version, the latest one by default."""
     table = store.location.uri
     hint = read_last_checkpoint(store)
-    if hint and (version is None or hint <= version):
-        listing = list_settled_log(store, start=hint, end=version)
+    if hint is not None and hint.version and (version is None or hint.version <= version):
+        listing = _look_up_log(store, hint, version)
+        if listing is None:
+            listing = list_settled_log(store, start=hint.version, end=version)
         # The hint may be wrong, or its checkpoint deleted: it only says where to start the search.
         if listing.checkpoints:
             try:
@@ -159,6 +171,55 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
         if version == listing.latest_version and listing.earliest_version is not None:
             return listing.segment(version, table=table)
     return list_settled_log(store).segment(version, table=table)
+
+
+def _look_up_log(store: ObjectStore, hint: LastCheckpoint, end: int | None) -> LogListing | None:
+    """The log from the last checkpoint to the version `end`, or to its newest one, by the names of
+    its files. None if the directory has to be listed.
+
+    A listing goes through the whole directory, and names are looked up in microseconds. Writers
+    make commits in order, so that the log ends before the first name that is missing, unless files
+    were deleted:
+
+    - A clean-up deletes only what is older than a checkpoint. Its hint was written before: then it
+      is another one afterwards, or the checkpoint that was found first is gone.
+    - A gap, by a clean-up that left an old hint or by a damage, was made after the newest commit
+      that was found. Then the directory changed after that file had got its name.
+    - A copy has times of its own. In a log that has grown, an older commit was there long before.
+
+    Compacted files are not found, and not needed.
+    """
+    if store.local_path(LOG_DIRECTORY) is None:
+        return None
+    newest = hint.version
+    files = [store.head(commit_path(newest))]
+    while newest != end and (following := store.head(commit_path(newest + 1))) is not None:
+        files.append(following)
+        newest += 1
+    if end is not None and newest < end:
+        return None
+    files.append(store.head(checksum_path(newest)))
+    # After the commits: a clean-up deletes the checkpoint before the commits that follow it.
+    files += map(store.head, hint.paths())
+    listing = LogListing.sort(file for file in files if file is not None)
+    if hint.version not in listing.checkpoints:
+        return None
+    return listing if end is not None or _is_end(store, hint, newest) else None
+
+
+def _is_end(store: ObjectStore, hint: LastCheckpoint, newest: int) -> bool:
+    """Whether a long log ends with a version whose successor was not found."""
+    if newest < _LONG_LOG or not isinstance(store, DatedDirectoryStore):
+        return False
+    arrivals = [checksum_path(newest), commit_path(newest)]
+    if newest == hint.version:
+        arrivals = [LAST_CHECKPOINT_PATH, *hint.paths(), *arrivals]
+    return (
+        store.is_last_change(LOG_DIRECTORY, arrivals, long_after=commit_path(newest - _LONG_LOG))
+        # Commits that are as young as the gap before them.
+        and not any(store.head(commit_path(newest + further)) for further in _FURTHER)
+        and read_last_checkpoint(store) == hint
+    )
 
 
 def read_commit(store: ObjectStore, version: int) -> bytes:
@@ -379,7 +440,7 @@ def is_intact(store: ObjectStore, version: int, newest: int) -> bool:
     if store.local_path(LOG_DIRECTORY) is None or store.head(commit_path(version)) is None:
         return False
     hint = read_last_checkpoint(store)
-    return hint is None or hint <= newest
+    return hint is None or hint.version <= newest
 
 
 def is_newest(store: ObjectStore, version: int) -> bool:

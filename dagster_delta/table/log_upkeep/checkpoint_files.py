@@ -86,8 +86,10 @@ def write_checkpoint(
         stored = files.store_sidecars(num_files, paths[0])
     else:
         stored, _ = files.store(paths, other_actions(files.empty, as_v2=as_v2))
+    if as_v2:
+        stored = stored.naming(paths[0])
     known = read_last_checkpoint(store)
-    if known is None or known <= version:
+    if known is None or known.version <= version:
         store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(stored))
 
 

@@ -23,6 +23,8 @@ SAMPLE = (
     """{"k4": "v4", "k5": ["v5", "v6", "v7"]}]}}"""
 )
 
+UUID = "00000000-0000-0000-0000-000000000001"
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -58,7 +60,7 @@ def test_only_the_checksum_at_the_top_is_left_out() -> None:
 
 def test_every_checksum_of_real_tables_holds(golden_tables: Path) -> None:
     files = sorted(golden_tables.glob("*/table/_delta_log/_last_checkpoint"))
-    stated = 0
+    stated = named = 0
     for file in files:
         data = file.read_bytes()
         if not data:
@@ -66,8 +68,12 @@ def test_every_checksum_of_real_tables_holds(golden_tables: Path) -> None:
             continue
         value = json.loads(data)
         stated += "checksum" in value
-        assert parse_last_checkpoint(data) == value["version"], file
+        hint = parse_last_checkpoint(data)
+        assert hint is not None
+        assert hint.version == value["version"], file
+        named += all((file.parent.parent / path).exists() for path in hint.paths())
     assert stated > 10
+    assert named > 40
 
 
 @given(
@@ -84,16 +90,50 @@ def test_every_checksum_of_real_tables_holds(golden_tables: Path) -> None:
 def test_what_is_written_is_read_back(hint: LastCheckpoint, extra: dict[str, object]) -> None:
     data = encode_last_checkpoint(hint)
     assert json.loads(data)["checksum"] == json_checksum(data.decode())
-    assert parse_last_checkpoint(data) == hint.version
+    found = parse_last_checkpoint(data)
+    assert found is not None
+    assert (found.version, found.paths()) == (hint.version, hint.paths())
     value = json.loads(data) | extra
     value["checksum"] = json_checksum(json.dumps(value))
-    assert parse_last_checkpoint(json.dumps(value).encode()) == hint.version
+    found = parse_last_checkpoint(json.dumps(value).encode())
+    assert found is not None
+    assert found.version == hint.version
+
+
+V2_NAME = f"{7:020d}.checkpoint.{UUID}.parquet"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"tags": {"fileName": V2_NAME}}, {"v2Checkpoint": {"path": V2_NAME, "sizeInBytes": 1}}],
+)
+def test_a_hint_names_the_file_of_a_v2_checkpoint(names: dict[str, object]) -> None:
+    hint = parse_last_checkpoint(json.dumps({"version": 7, **names}).encode())
+    assert hint == LastCheckpoint(version=7).naming(f"_delta_log/{V2_NAME}")
+    assert hint.paths() == (f"_delta_log/{V2_NAME}",)
+    assert parse_last_checkpoint(encode_last_checkpoint(hint)) == hint
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"tags": {"fileName": "../../etc/passwd"}},
+        {"tags": {"fileName": V2_NAME.replace("7", "8")}},
+        {"tags": [], "v2Checkpoint": 7},
+        {"parts": 10**12},
+        {"parts": 0},
+        {"parts": "2"},
+    ],
+)
+def test_a_name_that_is_not_of_the_checkpoint_is_ignored(names: dict[str, object]) -> None:
+    hint = parse_last_checkpoint(json.dumps({"version": 7, **names}).encode())
+    assert hint == LastCheckpoint(version=7)
 
 
 @given(st.binary(max_size=60))
 def test_damage_reads_as_absence(data: bytes) -> None:
-    version = parse_last_checkpoint(data)
-    assert version is None or version >= 0
+    hint = parse_last_checkpoint(data)
+    assert hint is None or hint.version >= 0
 
 
 @pytest.mark.parametrize(
