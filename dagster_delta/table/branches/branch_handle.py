@@ -25,6 +25,7 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import canonical_uri, resolve_variable
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.clone import CloneOptions, clone_table
 from dagster_delta.table.operations.drop_table import remove_empty_directories
 from dagster_delta.table.read.branch_tables import (
@@ -42,6 +43,10 @@ from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY, find_tables
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
+
+
+_CHECKPOINTED_FILES = 1_000
+"""Number of files from which on the first version of a branch's table gets a checkpoint."""
 
 
 class BranchHandle:
@@ -310,10 +315,13 @@ class BranchHandle:
         properties = {**self.new_table_properties(production), BRANCH_BASE_PROPERTY: str(base)}
         options = CloneOptions(deep=False, replace=existing is not None, properties=properties)
         try:
-            clone_table(source, store, options, clock=self._clock)
+            clone = clone_table(source, store, options, clock=self._clock).snapshot
         except TableAlreadyExists:
             # Another step of the branch has begun it meanwhile.
             return
+        if source.num_files >= _CHECKPOINTED_FILES:
+            # Else each reader of the branch would decode as many lines of JSON.
+            write_checkpoint(clone, now_ms=self._clock())
 
 
 def publication_id(branch_table_id: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import DAY_MS, Clock, now_ms
 from dagster_delta.errors import (
     CommitConflict,
@@ -343,6 +344,9 @@ def _count_copies(
     }
 
 
+_PLAIN_PATH = r"^[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_=][A-Za-z0-9_=.-]*)*$"
+(_NO_SEPARATOR,) = string_column([""])
+
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _Vector = dict[str, object] | None
@@ -361,13 +365,27 @@ class FileCopy(msgspec.Struct, frozen=True):
 
 def refer_to_files(files: pa.Table, store: ObjectStore) -> pa.Table:
     """Live files by absolute URIs, their deletion vectors included."""
-    paths = [_absolute_uri(store, decode_path(file)) for file in files["path"].to_pylist()]
 
     def name(vector: DeletionVectorDescriptor, fields: dict[str, object]) -> _Vector:
         uri = _absolute_uri(store, deletion_vector_path(vector))
         return {**fields, "storage_type": "p", "path_or_inline_dv": uri}
 
-    return _rename_files(files, paths, name)
+    return _rename_files(files, _absolute_paths(files["path"], store), name)
+
+
+def _absolute_paths(paths: pa.ChunkedArray, store: ObjectStore) -> list[str]:
+    """The absolute URIs of files by their paths as in the log."""
+    # Nearly all names need no decoding: those follow the root as they are.
+    probe = _absolute_uri(store, "x")
+    is_plain = pc.and_(
+        pc.match_substring_regex(paths, _PLAIN_PATH),
+        pc.invert(pc.match_substring(paths, "..")),
+    )
+    joined = pc.binary_join_element_wise(string_column([probe[:-1]])[0], paths, _NO_SEPARATOR)
+    found: list[str] = joined.to_pylist()
+    for position in pc.indices_nonzero(pc.invert(is_plain)).to_pylist():
+        found[position] = _absolute_uri(store, decode_path(paths[position].as_py()))
+    return found
 
 
 def _absolute_uri(store: ObjectStore, path: str) -> str:
