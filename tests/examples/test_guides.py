@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+import yaml
 
 from dagster_delta import DeltaTable
 from dagster_delta.orchestration.maintenance import jobs
@@ -268,3 +269,35 @@ def test_the_sensors_of_the_page_of_alerts_send_red_checks_and_failed_runs(
         )
         names["failed_runs"](context.for_run_failure())
         assert " failed: " in Path("sent.txt").read_text().splitlines()[-1]
+
+
+def test_a_branch_is_published_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BRANCH", "")
+    guide = program("branches.md", monkeypatch)
+
+    def run(**config: Any) -> None:
+        job = guide["defs"].resolve_job_def("delta_branch")
+        assert job.execute_in_process(instance=instance, run_config=config).success
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materialize(guide, instance, "orders")
+        assert materialize(guide, instance, "large_orders")
+        monkeypatch.setenv("BRANCH", "cheaper-orders")
+        page = (DOCS / "branches.md").read_text()
+        assert "Change `large_orders` to `> 80`" in page
+        (code,) = re.findall(r"(?ms)^## The program\n\n```python\n(.*?)^```", page)
+        exec(compile(code.replace("> 100", "> 80"), "x", "exec", dont_inherit=True), guide)
+        assert materialize(guide, instance, "large_orders")
+        assert [row["id"] for row in rows("lake/public/large_orders")] == [2]
+        own = "lake/_branches/cheaper-orders/public"
+        assert [row["id"] for row in rows(f"{own}/large_orders")] == [2, 3]
+        assert not Path(own, "orders").exists()
+        run(action="diff", branch="cheaper-orders")
+        (config,) = re.findall(r"(?ms)^    ```yaml\n(.*?)^    ```", page)
+        run(**yaml.safe_load(config))
+        assert [row["id"] for row in rows("lake/public/large_orders")] == [2, 3]
+        program("branches.md", monkeypatch, index=2)
+        assert not Path("lake/_branches/cheaper-orders").exists()
