@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.locations import (
+    absolute_uri,
     canonical_uri,
     check_no_password,
     check_place,
@@ -24,6 +25,7 @@ __all__ = [
     "ObjectMeta",
     "ObjectStore",
     "StoreLocation",
+    "absolute_uri",
     "canonical_uri",
     "check_no_password",
     "check_place",

@@ -129,6 +129,15 @@ def local_root(location: str) -> str:
     return os.path.abspath(unquote(strip_file_scheme(location)))  # noqa: PTH100
 
 
+def absolute_uri(location: str) -> str:
+    """One spelling of a location, without a slash at its end: local paths are absolute, and S3 has
+    one scheme.
+    """
+    is_local = scheme_of(location) in (None, "file")
+    found = local_root(location) if is_local else canonical_uri(location)
+    return found.rstrip("/") or found
+
+
 def strip_file_scheme(uri: str) -> str:
     """The path of `file:/x`, `file:///x` or `file://localhost/x`, unchanged."""
     rest = uri.partition(":")[2]

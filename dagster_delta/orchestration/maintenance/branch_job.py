@@ -21,7 +21,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 from dagster_delta.orchestration.maintenance.operations import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.table_metadata import data_version_tags, spell_time
-from dagster_delta.storage import canonical_uri
+from dagster_delta.storage import absolute_uri
 from dagster_delta.table.branches.branch import Branch
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
 
@@ -115,7 +115,7 @@ class _BranchRun:
     ) -> None:
         self._context, self._manager, self._config = context, manager, config
         self._assets = {
-            canonical_uri(manager.production_uri(table.asset_key, table.metadata)): table
+            absolute_uri(manager.production_uri(table.asset_key, table.metadata)): table
             for table in known
             if table.asset_key is not None and table.uri is None
         }
@@ -159,7 +159,7 @@ class _BranchRun:
         return chosen or branch.tables()
 
     def _name(self, uri: str) -> str:
-        table = self._assets.get(canonical_uri(uri))
+        table = self._assets.get(absolute_uri(uri))
         return uri if table is None else table.name
 
     def _list(self) -> None:
@@ -197,7 +197,7 @@ class _BranchRun:
     def _report_published(self, uri: str, result: CommitResult) -> None:
         if not result.skipped:
             self._context.log.info(f"published {self._name(uri)} as version {result.version}")
-        maintained = self._assets.get(canonical_uri(uri))
+        maintained = self._assets.get(absolute_uri(uri))
         if maintained is None or maintained.asset_key is None:
             return
         key, instance = maintained.asset_key, self._context.instance

@@ -22,7 +22,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.storage import open_store
-from dagster_delta.storage.locations import canonical_uri, resolve_variable
+from dagster_delta.storage.locations import absolute_uri, resolve_variable
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
@@ -68,11 +68,11 @@ class BranchHandle:
         if not name.strip():
             raise InvalidArgument("a branch needs a name; leave it out to use production's tables")
         self.name = name
-        self.root_uri = str(resolve_variable(root_uri)).rstrip("/")
+        self.root_uri = absolute_uri(str(resolve_variable(root_uri)))
         self.pinned = pinned
         self._options = dict(storage_options or {})
         root = self.root_uri if branch_root_uri is None else str(resolve_variable(branch_root_uri))
-        self.branch_root_uri = root.rstrip("/")
+        self.branch_root_uri = absolute_uri(root)
         own = branch_storage_options
         self._branch_options = self._options if own is None else dict(own)
         self._clock = clock
@@ -114,7 +114,7 @@ class BranchHandle:
 
     def contains(self, production: str) -> bool:
         """Whether a table of production is below the root, so that the branch can have its own."""
-        return f"{canonical_uri(production)}/".startswith(f"{canonical_uri(self.root_uri)}/")
+        return f"{absolute_uri(production)}/".startswith(f"{self.root_uri}/")
 
     def find(self, production: str) -> Snapshot | None:
         """The branch's table for one of production; None if the branch has not written it."""
@@ -162,7 +162,7 @@ class BranchHandle:
         self.declare()
         store = self._open_store(production)
         existing = find_snapshot(store)
-        if existing is None or _is_published(existing, self._production_of(production)):
+        if existing is None or is_published(existing, self._production_of(production)):
             self._clone(production, store, existing)
         try:
             return DeltaTable(
@@ -189,7 +189,7 @@ class BranchHandle:
         """The table properties of a table that only the branch has."""
         return {
             BRANCH_PROPERTY: self.name,
-            BRANCH_OF_PROPERTY: canonical_uri(production),
+            BRANCH_OF_PROPERTY: absolute_uri(production),
             BRANCH_BASE_PROPERTY: "",
         }
 
@@ -201,8 +201,8 @@ class BranchHandle:
             found = find_tables(self.uri, self._branch_options)
         except FileNotFoundError:
             return []
-        base = canonical_uri(self.uri)
-        own = (canonical_uri(uri).removeprefix(f"{base}/") for uri in found)
+        base = self.uri
+        own = (absolute_uri(uri).removeprefix(f"{base}/") for uri in found)
         return sorted(f"{self.root_uri}/{path}" for path in own)
 
     def drop(self, *, dry_run: bool = True) -> tuple[str, ...]:
@@ -244,16 +244,14 @@ class BranchHandle:
                     f"branch: move {present.path} away, or choose another name",
                     table=self.uri,
                 )
-            declared = DeclaredBranch(
-                self.name, canonical_uri(self.root_uri), self._clock(), self.pinned
-            )
+            declared = DeclaredBranch(self.name, self.root_uri, self._clock(), self.pinned)
             try:
                 root.put_if_absent(declaration_path(self._directory), msgspec.json.encode(declared))
             except FileExistsError:
                 found = self._read_declaration()
             else:
                 self._declared = found = declared
-        own = self.name, canonical_uri(self.root_uri)
+        own = self.name, self.root_uri
         if found is not None and (found.name, found.root) != own:
             raise InvalidArgument(
                 f"{self.uri} is the branch {found.name!r} of the tables below {found.root}, not "
@@ -278,7 +276,7 @@ class BranchHandle:
                 "its own: a branch does not write tables of other places",
                 table=production,
             )
-        return canonical_uri(production).removeprefix(f"{canonical_uri(self.root_uri)}/")
+        return absolute_uri(production).removeprefix(f"{self.root_uri}/")
 
     def _open_store(self, production: str) -> ObjectStore:
         return open_store(self.table_uri(production), self._branch_options)
@@ -329,7 +327,7 @@ def publication_id(branch_table_id: str) -> str:
     return f"dagster-delta/branch/{branch_table_id}"
 
 
-def _is_published(existing: Snapshot, production: Snapshot | None) -> bool:
+def is_published(existing: Snapshot, production: Snapshot | None) -> bool:
     """Whether production has everything that the branch's table has."""
     if production is None:
         return False

@@ -36,9 +36,13 @@ from dagster_delta.protocol.values.partition_values import (
     partition_directory,
 )
 from dagster_delta.storage import open_store
-from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.locations import absolute_uri, scheme_of
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.branches.branch_handle import BranchHandle, publication_id
+from dagster_delta.table.branches.branch_handle import (
+    BranchHandle,
+    is_published,
+    publication_id,
+)
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import read_commit, read_commit_info
 from dagster_delta.table.operations.clone import (
@@ -86,13 +90,17 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """Files that it has, and that get other row ids."""
     leaving: pa.Table
     """The files that leave it."""
-    copies: tuple[FileCopy, ...]
+    copies: tuple[FileCopy, ...] = ()
     """The files to copy from the branch."""
+    is_published: bool = False
+    """Whether production has all of it already."""
 
     @property
     def changes_anything(self) -> bool:
-        """Whether the branch's table differs from what it began with."""
+        """Whether the branch's table differs from what it began with, and is not published."""
         base = self.base
+        if self.is_published:
+            return False
         if base is None or self.entering.num_rows or self.leaving.num_rows:
             return True
         return bool(self.renumbered.num_rows) or (
@@ -108,6 +116,9 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
     def _render_lines(self) -> Iterator[str]:
         base, head = self.base, self.head
+        if self.is_published:
+            yield f"Production has version {head.version} of the branch's table."
+            return
         if not self.changes_anything:
             yield "The branch has not changed the table."
             return
@@ -144,8 +155,21 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
         CommitConflict: production has changed since the branch's table began with it.
     """
     head = _load_head(branch, production)
-    store = open_store(production, branch.production_options)
-    base = _load_base(branch, head, find_snapshot(store), production)
+    newest = find_snapshot(open_store(production, branch.production_options))
+    if newest is not None and is_published(head, newest):
+        none = newest.live_files().slice(0, 0)
+        return Publication(
+            branch=branch.name,
+            production_uri=production,
+            head=head,
+            base=newest,
+            configuration=newest.configuration,
+            entering=none,
+            renumbered=none,
+            leaving=none,
+            is_published=True,
+        )
+    base = _load_base(branch, head, newest, production)
     named = _NamedFiles(head, base)
     files = named.of(head.live_files())
     now = files.slice(0, 0) if base is None else base.live_files()
@@ -174,7 +198,7 @@ def publish_tables(
 ) -> dict[str, CommitResult]:
     """Publish tables of a branch to production; see `Branch.publish`. `clock` gives timestamps."""
     heads = {uri: _load_head(branch, uri) for uri in branch.tables()}
-    chosen = list(heads if tables is None else dict.fromkeys(tables))
+    chosen = list(heads if tables is None else dict.fromkeys(map(absolute_uri, tables)))
     for uri in chosen:
         if uri not in heads:
             heads[uri] = _load_head(branch, uri)
@@ -205,12 +229,9 @@ def _publish_table(
 ) -> CommitResult:
     head = _load_head(branch, uri)
     store = open_store(uri, branch.production_options)
-    newest, app_id = find_snapshot(store), publication_id(head.metadata.id)
-    if newest is not None and newest.transaction_version(app_id) == head.version:
-        return CommitResult(newest.version, {}, newest, skipped=True)
-    planned = plan_publication(branch, uri)
-    if not planned.changes_anything and newest is not None:
-        return CommitResult(newest.version, {}, newest, skipped=True)
+    app_id, planned = publication_id(head.metadata.id), plan_publication(branch, uri)
+    if planned.base is not None and not planned.changes_anything:
+        return CommitResult(planned.base.version, {}, planned.base, skipped=True)
     transaction = Transaction(store, planned.base, clock=clock)
     transaction.stage_configuration(planned.configuration, force=True)
     transaction.depend_on(ReadScope(may_hold=lambda adds: [a for a in adds if a.data_change]))

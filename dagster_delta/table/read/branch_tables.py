@@ -15,7 +15,7 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
 from dagster_delta.storage import open_store
-from dagster_delta.storage.locations import canonical_uri
+from dagster_delta.storage.locations import absolute_uri
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY
@@ -136,7 +136,7 @@ def list_branches(
 ) -> list[DeclaredBranch]:
     """The branches of the tables below `root_uri` that are at `branch_root_uri`, by name."""
     store = open_store(f"{branch_root_uri.rstrip('/')}/{BRANCHES_DIRECTORY}", storage_options)
-    root = canonical_uri(root_uri).rstrip("/")
+    root = absolute_uri(root_uri)
     found = []
     for meta in store.list_from(""):
         if meta.path.endswith(_DECLARATION):
@@ -152,7 +152,7 @@ def branches_of_table(
     """The branches that may read the files of a table: those below the directories above it, and
     those at `branch_root_uris`, with their storage options.
     """
-    uri = canonical_uri(production.location.uri).rstrip("/")
+    uri = absolute_uri(production.location.uri)
     own = production.location.options
     roots, directory = list[str](), uri
     for _ in range(_DIRECTORIES_ABOVE):

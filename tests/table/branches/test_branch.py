@@ -367,6 +367,25 @@ def test_table_outside_the_root_is_refused(root: str, tmp_path: Path) -> None:
         Branch(root, "dev").begin(other.uri)
 
 
+def test_relative_root_is_the_same_as_an_absolute_one(
+    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    branch = Branch("lake", "dev")
+    table = branch.begin("lake/raw/orders")
+    assert table is not None
+    table.append(rows(7))
+    assert branch.tables() == Branch(root, "dev").tables() == [production.uri]
+    assert [found.name for found in find_branches("lake")] == ["dev"]
+    production.overwrite(rows(100))
+    now = clock.now_ms()
+    monkeypatch.setattr("dagster_delta.table.operations.vacuum.now_ms", lambda: now + 8 * DAY_MS)
+    assert production.vacuum().kept_for_branches == {"dev": 3}
+    branch.rebase("lake/raw/orders").append(rows(8))
+    assert list(branch.publish(["lake/raw/orders"])) == [production.uri]
+    assert ids(production) == [8, 100]
+
+
 def test_branch_elsewhere_is_of_one_root(root: str, production: DeltaTable, tmp_path: Path) -> None:
     elsewhere = str(tmp_path / "branches")
     branch = Branch(root, "dev", branch_root_uri=elsewhere)
