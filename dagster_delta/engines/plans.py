@@ -18,7 +18,7 @@ from dagster_delta.parquet.plans import SetAside as SetAside
 from dagster_delta.parquet.plans import WriteResult as WriteResult
 from dagster_delta.parquet.plans import WriteSpec as WriteSpec
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.features.change_data import RowChangeType
+from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, RowChangeType
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -38,11 +38,21 @@ class ChangeFileSet(msgspec.Struct, frozen=True):
     """`pa.Table` of CHANGE_FILE_SCHEMA, by ascending version."""
     where: SqlExpression | None
     """Exact row filter; None if none is needed."""
+    is_compared: bool = False
+    """Whether a deleted and an inserted row of one version that are equal are no change: the row
+    has only moved to another file."""
 
     def read_plan(self, store: ObjectStore, columns: Sequence[str]) -> ReadPlan:
         """The read of some columns of the changed rows."""
         version = pc.max(self.files["commit_version"]).as_py() or 0
-        return ReadPlan(store, version, self.configuration, self.files, tuple(columns), self.where)
+        where = None if self.filters_kinds else self.where
+        return ReadPlan(store, version, self.configuration, self.files, tuple(columns), where)
+
+    @property
+    def filters_kinds(self) -> bool:
+        """Whether the filter holds for rows after they were compared: it asks for their kind."""
+        found = frozenset() if self.where is None else self.where.references
+        return self.is_compared and (CHANGE_TYPE_COLUMN,) in found
 
 
 class MatchedRows(msgspec.Struct, frozen=True):

@@ -63,6 +63,7 @@ METADATA_KEYS = (
     "delta/full_refresh",
     "delta/full_refresh_because",
     "delta/columns_not_followed",
+    "delta/compared_bytes",
     "delta/source_files",
     *_COUNTERS,
     "delta/expectations",

@@ -140,10 +140,16 @@ class DeltaTable(TableHandle):
         ending_timestamp: datetime | str | int | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        max_bytes: int | None = 1024**3,
     ) -> ChangeDataFeed:
         """The row-level changes of a range of versions, both ends included.
 
-        The table must have `delta.enableChangeDataFeed` at every version of the range.
+        Where the table did not have `delta.enableChangeDataFeed`, its versions are read from the
+        files that they removed and added. That is exact and costs nothing more for appended and
+        deleted files and for deletion vectors. Where a version has removed and added files of one
+        partition, as UPDATE and MERGE do without deletion vectors, all rows of these files are
+        read and compared, and rows that only moved are dropped; an updated row is a `delete` and
+        an `insert`.
 
         Args:
             starting_version: first version.
@@ -155,6 +161,7 @@ class DeltaTable(TableHandle):
             ending_timestamp: instead: the last version committed at or before it.
             columns: names of the columns to read, including those of the feed; all by default.
             where: Spark SQL over the columns of the table and of the feed.
+            max_bytes: the most bytes of data files to compare; None for no limit.
 
         Raises:
             InvalidArgument: there is no start, or two starts or ends, or the end is before the
@@ -173,4 +180,4 @@ class DeltaTable(TableHandle):
             starting_timestamp=starting_timestamp,
             ending_timestamp=ending_timestamp,
         )
-        return ChangeDataFeed(end, start, columns, where)
+        return ChangeDataFeed(end, start, columns, where, max_bytes=max_bytes)

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ChangeFileSet, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.parquet.opened_file import data_files, file_rows
@@ -30,6 +31,7 @@ from dagster_delta.protocol.features.change_data import (
     change_data_configuration,
 )
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 
 
@@ -81,7 +83,42 @@ def read_changes(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The changed rows of all sets by ascending version, decoded by several threads."""
-    return read_ahead(store, _merge_sources(store, sets, columns))
+    exact = [changes for changes in sets if not changes.is_compared]
+    start = 0
+    for changes in sets:
+        versions = pc.unique(changes.files["commit_version"]) if changes.is_compared else ()
+        for version in sorted(number.as_py() for number in versions):
+            before = [_of_versions(found, start, version) for found in exact]
+            yield from read_ahead(store, _merge_sources(store, before, columns))
+            yield from _compare_rows(store, _of_versions(changes, version, version), columns)
+            start = version + 1
+    rest = [_of_versions(found, start, None) for found in exact] if start else exact
+    yield from read_ahead(store, _merge_sources(store, rest, columns))
+
+
+def _of_versions(changes: ChangeFileSet, first: int, last: int | None) -> ChangeFileSet:
+    """The files of some versions, both ends included."""
+    versions = changes.files["commit_version"]
+    kept = pc.greater_equal(versions, integer_scalar(first))
+    if last is not None:
+        kept = pc.and_(kept, pc.less_equal(versions, integer_scalar(last)))
+    return replace(changes, files=pc.filter(changes.files, kept))
+
+
+def _compare_rows(
+    store: ObjectStore, changes: ChangeFileSet, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one version of a set that is compared."""
+    from dagster_delta.engines.arrow.compared_rows import drop_moved_rows
+
+    schema = changes.configuration.schema
+    found = read_ahead(store, _merge_sources(store, [changes], schema.names))
+    compared = [name for name in schema.names if name != CHANGE_TYPE_COLUMN]
+    for batch in drop_moved_rows(found, schema, compared):
+        rows = batch
+        if changes.where is not None and changes.filters_kinds:
+            rows = pc.filter(batch, changes.where.evaluate_filter(batch))
+        yield rows.select(list(columns))
 
 
 def _merge_sources(

@@ -29,6 +29,7 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.engines.spark.changes.change_replay import replay_changes
+from dagster_delta.engines.spark.changes.compared_rows import compare_rows
 from dagster_delta.engines.spark.changes.delete_update import find_matches, rewrite_rows
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
 from dagster_delta.engines.spark.read.reader import read_frame
@@ -95,7 +96,9 @@ class SparkEngine:
         """The changed rows of all sets, in no order. Raises as `Engine` says."""
         session = self._session_for(store)
         frames = [
-            read_frame(session, changes.read_plan(store, columns))
+            compare_rows(session, store, changes, columns)
+            if changes.is_compared
+            else read_frame(session, changes.read_plan(store, columns))
             for changes in [found for found in sets if found.files.num_rows] or sets[:1]
         ]
         return reduce(lambda left, right: left.union(right), frames)

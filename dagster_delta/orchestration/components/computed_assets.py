@@ -162,6 +162,7 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
     columns: list[str] | None = None
     upstream_partition_expr: str | dict[str, str] | None = None
     on_gap: OnGap = "refresh"
+    max_bytes: int | None = 1024**3
     lineage: bool = True
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002

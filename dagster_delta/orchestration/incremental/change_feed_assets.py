@@ -135,6 +135,7 @@ def delta_change_feed_asset(
     columns: Sequence[str] | None = None,
     upstream_partition_expr: str | Mapping[str, str] | None = None,
     on_gap: OnGap = "refresh",
+    max_bytes: int | None = 1024**3,
     lineage: bool = True,
     io_manager_key: str = "io_manager",
     **asset_options: Any,
@@ -151,8 +152,9 @@ def delta_change_feed_asset(
     - mode `merge`, returns `rows`: every row is inserted or updated by its key.
     - mode `append`: every row is added; a full refresh replaces all rows.
 
-    The upstream table should have `delta.enableChangeDataFeed`. A table without it can be read
-    while rows are only added.
+    The upstream table should have `delta.enableChangeDataFeed`. Without it, the changes of a
+    version are found as `DeltaTable.changes` does: where files were rewritten, their rows are
+    read and compared, and an updated row is a `delete` and an `insert`.
 
     A partitioned asset reads the changes of the partitions of the run, each from the position of
     that partition. They are the partitions of the upstream asset if it is partitioned too, else
@@ -169,6 +171,8 @@ def delta_change_feed_asset(
         upstream_partition_expr: column of the upstream table that holds the partition, if it
             differs from `partition_expr`.
         on_gap: `refresh` or `fail`, if changes can no longer be read.
+        max_bytes: the most bytes of upstream data files that a run compares to find changes; a
+            run that would compare more fails. None for no limit.
         lineage: whether to show columns as coming from the upstream columns of the same name,
             unless the function returns its own `dagster/column_lineage`.
         io_manager_key: a DeltaIOManager, which writes the table.
@@ -199,6 +203,7 @@ def delta_change_feed_asset(
         columns=None if columns is None else names_of(columns),
         partition_expr=upstream_partition_expr,
         on_gap=on_gap,
+        max_bytes=max_bytes,
         lineage=lineage,
         io_manager_key=io_manager_key,
     )
@@ -218,6 +223,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
     columns: Sequence[str] | None
     partition_expr: str | Mapping[str, str] | None
     on_gap: OnGap
+    max_bytes: int | None
     lineage: bool
     io_manager_key: str
 
@@ -400,6 +406,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
             has_partitions=self.table is None and _is_input_partitioned(context),
             on_gap=self.on_gap,
             full_refresh=asked,
+            max_bytes=self.max_bytes,
             updates_rows=self.mode == "merge",
             replaces_schema=(
                 self.mode == "merge" and options.schema_mode == "overwrite" and not keys
@@ -462,6 +469,7 @@ class AppliedChanges(AssetValue, frozen=True):
             "delta/full_refresh": changes.is_full_refresh,
             "delta/full_refresh_because": changes.refresh_reason,
             "delta/columns_not_followed": self.consumption.columns_not_followed,
+            "delta/compared_bytes": changes.compared_bytes or None,
         }
         return replace(written, column_lineage=lineage, metadata=metadata)
 

@@ -64,6 +64,8 @@ class Consumer(msgspec.Struct, frozen=True):
     """Who requested a full refresh; None if no one requested it."""
     updates_rows: bool = False
     """Whether the target has the current row of each key, not one for each change."""
+    max_bytes: int | None = None
+    """The most bytes of upstream files to compare where the feed was off; None for no limit."""
     replaces_schema: bool = False
     """Whether a full refresh replaces the target's columns by those of the upstream table: with the
     schema_mode overwrite."""
@@ -182,7 +184,10 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
     if reason is not None:
         return planned.refreshed(reason)
     changes = UpstreamChanges(
-        upstream.snapshot, _plan_ranges(consumer, done), columns=upstream.columns
+        upstream.snapshot,
+        _plan_ranges(consumer, done),
+        columns=upstream.columns,
+        max_bytes=consumer.max_bytes,
     )
     try:
         # Only reading the log shows whether changes can still be read.

@@ -24,6 +24,7 @@ from dagster_delta.table.read.change_data_feed import (
     CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
     COMMIT_VERSION_COLUMN,
+    MAX_COMPARED_BYTES,
     ChangeDataFeed,
     feed_schema,
 )
@@ -60,6 +61,7 @@ class UpstreamChanges(RowFrames):
         where: the rows of a full refresh: Spark SQL, or None for every row.
         columns: of the upstream table; None for all.
         refresh_reason: why every row is read; None if only changes are.
+        max_bytes: as for `DeltaTable.changes`.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class UpstreamChanges(RowFrames):
         where: str | None = None,
         columns: Sequence[str] | None = None,
         refresh_reason: str | None = None,
+        max_bytes: int | None = MAX_COMPARED_BYTES,
     ) -> None:
         self.snapshot = snapshot
         self.refresh_reason = refresh_reason
@@ -78,7 +81,7 @@ class UpstreamChanges(RowFrames):
         self._where = where
         self._feeds = tuple(
             ChangeDataFeed(
-                snapshot, start, [*self.columns, *CHANGE_COLUMNS], rows, appends_suffice=True
+                snapshot, start, [*self.columns, *CHANGE_COLUMNS], rows, max_bytes=max_bytes
             )
             for start, rows in ranges
         )
@@ -87,6 +90,16 @@ class UpstreamChanges(RowFrames):
     def is_full_refresh(self) -> bool:
         """Whether these are all rows of the table instead of its changes."""
         return self.refresh_reason is not None
+
+    @property
+    def compared_bytes(self) -> int:
+        """Bytes of the upstream data files whose rows are compared to find the changes, as the
+        change data feed was off.
+
+        Raises:
+            As `is_empty` does.
+        """
+        return sum(feed.compared_bytes for feed in self._feeds)
 
     @property
     def from_version(self) -> int | None:

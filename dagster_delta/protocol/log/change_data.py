@@ -68,6 +68,24 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
     return tuple(change for change in changes if change is not None)
 
 
+def may_have_moved(changes: Sequence[FileChange]) -> list[bool]:
+    """Whether rows of each file may have moved to or from another one of the same commit: of a
+    partition from which files left, and to which others came. Rows that only a deletion vector
+    marks have surely left or come, unless whole files did so too.
+    """
+    left: set[object] = set()
+    came: set[object] = set()
+    for change in changes:
+        if change.selection is None and change.change_type is not None:
+            (left if change.change_type == "delete" else came).add(_partition_of(change))
+    both = left & came
+    return [change.change_type is not None and _partition_of(change) in both for change in changes]
+
+
+def _partition_of(change: FileChange) -> frozenset[tuple[str, str | None]]:
+    return frozenset(change.partition_values.items())
+
+
 def _merged_nothing(actions: CommitActions) -> bool:
     """Whether the commit is a MERGE that rewrote rows unchanged.
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 Timestamp = dt.datetime | str | int
 
+MAX_COMPARED_BYTES = 1024**3
+"""Bytes of data files that are compared at most by default, where the feed was off."""
+
 CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 """Columns that follow those of the table."""
 
@@ -67,14 +70,16 @@ class ChangeDataFeed(RowFrames):
     only rearranged rows, such as OPTIMIZE, do not appear. Immutable; the log is read once, when
     rows are first needed.
 
+    Where the feed was off, an updated row is a `delete` and an `insert`, and an update that
+    leaves a row as it was is no change.
+
     Args:
         end: the last version of the range.
         starting_version: the first one; the next after `end` makes a feed without rows.
         columns: names of the columns to read, in order, including those of the feed to read; all by
             default.
         where: Spark SQL over the columns of the feed; only rows that satisfy it are read.
-        appends_suffice: whether the feed may be off at versions that only add rows: these are read
-            from the files that they add.
+        max_bytes: the most bytes of data files that are compared, see `DeltaTable.changes`.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
@@ -89,9 +94,9 @@ class ChangeDataFeed(RowFrames):
         columns: Sequence[str] | None = None,
         where: str | SqlExpression | None = None,
         *,
-        appends_suffice: bool = False,
+        max_bytes: int | None = MAX_COMPARED_BYTES,
     ) -> None:
-        self._appends_suffice = appends_suffice
+        self._max_bytes = max_bytes
         self.snapshot = end
         """The table as of the last version, with whose schema the rows are read."""
         self.starting_version = starting_version
@@ -129,6 +134,17 @@ class ChangeDataFeed(RowFrames):
         return not any(changes.files.num_rows for changes in files.sets)
 
     @property
+    def compared_bytes(self) -> int:
+        """Bytes of the data files whose rows are compared to find changes, as the feed was off; 0
+        if what was removed and added suffices.
+
+        Raises:
+            As `to_batches` does of the log.
+        """
+        files = self._files if self.where is None else self._files.matching(self.where)
+        return files.compared_bytes
+
+    @property
     def changes_metadata(self) -> bool:
         """Whether a version of the range has changed the schema or properties of the table.
 
@@ -144,7 +160,8 @@ class ChangeDataFeed(RowFrames):
         Raises:
             VersionNotFound: the log no longer reaches back to the start of the range.
             LogGap: a commit inside the range is missing.
-            ChangeDataNotRecorded: the change data feed was off at a version of the range.
+            ChangeDataNotRecorded: the change data feed was off, and files of more than `max_bytes`
+                would have to be compared.
             SchemaMismatch: rows of the range cannot be read with the schema at its end.
             DataFileMissing: a file with changes is missing, for example deleted by VACUUM.
             UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
@@ -177,16 +194,13 @@ class ChangeDataFeed(RowFrames):
             return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
     def _find_matching_files(self, where: SqlExpression | None) -> ChangedFiles:
-        return self._files if where is None else self._files.matching(where)
+        files = self._files if where is None else self._files.matching(where)
+        files.check_compared(self._max_bytes, table=self.snapshot.store.location.uri)
+        return files
 
     @cached_property
     def _files(self) -> ChangedFiles:
-        return plan_changes(
-            self.snapshot.store,
-            self.starting_version,
-            self.snapshot,
-            appends_suffice=self._appends_suffice,
-        )
+        return plan_changes(self.snapshot.store, self.starting_version, self.snapshot)
 
     def _name_versions_in_errors(
         self, batches: Iterable[pa.RecordBatch]

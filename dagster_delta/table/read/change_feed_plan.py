@@ -6,7 +6,7 @@ Spec: Change Data Files; Add CDC File (Reader Requirements for AddCDCFile).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from dagster_delta.protocol.features.change_data import (
@@ -28,9 +29,12 @@ from dagster_delta.protocol.log.change_data import (
     FileChange,
     change_file_batch,
     file_changes,
+    may_have_moved,
 )
 from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.log.segment import spell_versions
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
 from dagster_delta.table.log.reader import located
@@ -48,8 +52,8 @@ class ChangedFiles(msgspec.Struct, frozen=True):
     """The files with the row changes of a range of versions."""
 
     sets: tuple[ChangeFileSet, ...]
-    """Change data files, whose rows say how they changed; and files of the table, whose rows were
-    all inserted, or all deleted."""
+    """Change data files, whose rows say how they changed; files of the table, whose rows were all
+    inserted, or all deleted; and those among which rows may have moved."""
     changes_metadata: bool = False
     """Whether a version of the range has changed the schema or properties of the table."""
 
@@ -57,31 +61,64 @@ class ChangedFiles(msgspec.Struct, frozen=True):
         """Without the files in which no row satisfies a filter."""
 
         def skip(changes: ChangeFileSet) -> ChangeFileSet:
+            filtered = msgspec.structs.replace(changes, where=where)
+            if filtered.filters_kinds:
+                return filtered
             found = CandidateFiles.among(changes.files, changes.configuration, where.typed)
             needed = None if found.is_decided else where
             return msgspec.structs.replace(changes, files=found.files, where=needed)
 
         return replace(self, sets=tuple(map(skip, self.sets)))
 
+    def check_compared(self, max_bytes: int | None, *, table: str) -> None:
+        """Refuse to compare files of more than `max_bytes`; None for no limit."""
+        if max_bytes is None or self.compared_bytes <= max_bytes:
+            return
+        (compared,) = (changes for changes in self.sets if changes.is_compared)
+        versions = pc.unique(compared.files["commit_version"]).sort().to_pylist()
+        raise ChangeDataNotRecorded(
+            "The change data feed was off (delta.enableChangeDataFeed) at "
+            f"{spell_versions(_join_versions(versions))}, which removed and added files of "
+            f"{self.compared_bytes:,} bytes in {compared.files.num_rows} files. To find their "
+            f"changes, the rows of these files are compared, and max_bytes is {max_bytes:,}: pass "
+            "a larger one, read fewer versions or take the whole table; and set the table property "
+            "delta.enableChangeDataFeed to true, so that later versions record their changes",
+            table=table,
+            version=versions[0],
+        )
 
-def plan_changes(
-    store: ObjectStore, start: int, end: Snapshot, *, appends_suffice: bool = False
-) -> ChangedFiles:
+    @property
+    def compared_bytes(self) -> int:
+        """Bytes of the files whose rows are compared, as the feed was off; 0 if there are none."""
+        sizes = (changes.files["size_bytes"] for changes in self.sets if changes.is_compared)
+        return sum(pc.sum(size, min_count=0).as_py() for size in sizes)
+
+
+def _join_versions(versions: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending versions as ranges."""
+    ranges: list[tuple[int, int]] = []
+    for version in versions:
+        start = ranges.pop()[0] if ranges and ranges[-1][1] == version - 1 else version
+        ranges.append((start, version))
+    return ranges
+
+
+def plan_changes(store: ObjectStore, start: int, end: Snapshot) -> ChangedFiles:
     """The files with the row changes of the versions from `start` to `end`, both included.
 
-    If `appends_suffice`, the feed may be off at versions that only add rows: the files that they
-    add are enough.
+    Where the feed was off, the files that a version has removed and added are enough: its changes
+    are their rows, without those that only moved.
     """
     collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
-    shown = end.configuration
+    shown, unrecorded = end.configuration, list[tuple[int, int]]()
     if start <= end.version:
         for commit in read_commit_range(store, start, end.version):
             with located(store, commit.actions.version):
                 collected.take(commit)
-        found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
+        found, unrecorded = _check_configurations(store, start, end, collected)
         shown = reduce(TableConfiguration.with_existing_defaults_of, found, shown)
     with located(store, end.version):
-        sets = collected.files.sets(shown)
+        sets = collected.files.sets(shown, unrecorded)
     changes_metadata = any(
         change.metadata is not None for change in collected.configuration_changes
     )
@@ -121,9 +158,17 @@ class FeedFiles:
         self._is_feed = is_feed
         self._recorded = _ChangeFileRows()
         self._derived = _ChangeFileRows()
+        self._may_have_moved: list[bool] = []
+
+    def add_commit(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
+        """Append the files of a commit."""
+        for change, moved in zip(changes, may_have_moved(changes), strict=True):
+            self.add(version, timestamp_ms, change)
+            if change.change_type is not None:
+                self._may_have_moved.append(moved)
 
     def add(self, version: int, timestamp_ms: int, change: FileChange) -> None:
-        """Append a file of a commit."""
+        """Append a file of a commit whose changes are recorded."""
         if not self._is_feed:
             self._derived.add(version, change, {})
             return
@@ -134,16 +179,32 @@ class FeedFiles:
             typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
             self._derived.add(version, change, typed)
 
-    def sets(self, configuration: TableConfiguration) -> tuple[ChangeFileSet, ...]:
-        """Both groups, or the only one, to be read with the schema of a configuration."""
+    def sets(
+        self, configuration: TableConfiguration, unrecorded: Sequence[tuple[int, int]] = ()
+    ) -> tuple[ChangeFileSet, ...]:
+        """Both groups, or the only one, to be read with the schema of a configuration; and files
+        among which rows may have moved, in ranges of versions that did not record it.
+        """
         if not self._is_feed:
             return (ChangeFileSet(configuration, self._derived.to_table(), None),)
         recorded = feed_configuration(configuration, has_change_type=True)
         derived = feed_configuration(configuration, has_change_type=False)
-        return (
-            ChangeFileSet(recorded, self._recorded.to_table(), None),
-            ChangeFileSet(derived, self._derived.to_table(), None),
-        )
+        files = self._derived.to_table()
+        sets = [ChangeFileSet(recorded, self._recorded.to_table(), None)]
+        if unrecorded and any(self._may_have_moved):
+            versions = files["commit_version"].to_pylist()
+            flags = zip(versions, self._may_have_moved, strict=True)
+            compared = boolean_column(
+                [
+                    moved and any(a <= version <= b for a, b in unrecorded)
+                    for version, moved in flags
+                ]
+            )
+            moving = pc.filter(files, compared)
+            files = pc.filter(files, pc.invert(compared))
+            if moving.num_rows:
+                sets.append(ChangeFileSet(derived, moving, None, is_compared=True))
+        return (*sets, ChangeFileSet(derived, files, None))
 
 
 class _Collected:
@@ -151,8 +212,6 @@ class _Collected:
         self.files = FeedFiles()
         self.configuration_changes: list[CommitActions] = []
         """Commits that change protocol or metadata, without their other actions."""
-        self.removals: list[int] = []
-        """Versions that removed rows, ascending."""
         self.replacements: set[int] = set()
         """Versions for which `removes_older_rows` is true."""
         self._is_partitioned = is_partitioned
@@ -165,12 +224,10 @@ class _Collected:
                     version=actions.version, protocol=actions.protocol, metadata=actions.metadata
                 )
             )
-        if actions.removes_data:
-            self.removals.append(actions.version)
         if removes_older_rows(actions):
             self.replacements.add(actions.version)
-        for change in file_changes(actions, partitioned=self._is_partitioned):
-            self.files.add(actions.version, commit.timestamp_ms, change)
+        changes = file_changes(actions, partitioned=self._is_partitioned)
+        self.files.add_commit(actions.version, commit.timestamp_ms, changes)
 
 
 def removes_older_rows(actions: CommitActions) -> bool:
@@ -192,60 +249,51 @@ def _commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
 
 
 def _check_configurations(
-    store: ObjectStore,
-    start: int,
-    end: Snapshot,
-    collected: _Collected,
-    *,
-    appends_suffice: bool,
-) -> list[TableConfiguration]:
+    store: ObjectStore, start: int, end: Snapshot, collected: _Collected
+) -> tuple[list[TableConfiguration], list[tuple[int, int]]]:
     """The configurations under which the rows of the range were written, checked so that all of
-    them can be read with the last one.
+    them can be read with the last one; and the ranges of versions at which the feed was off.
     """
     table = store.location.uri
     found = list(_list_configurations(store, start, end, collected.configuration_changes))
-    removed = []
+    removed, unrecorded = [], []
     ends = [*(version for version, _ in found[1:]), end.version + 1]
     for (version, configuration), until in zip(found, ends, strict=True):
         configuration.check_readable(table=table, version=version)
-        is_recorded = configuration.properties.enable_change_data_feed
-        if not is_recorded and appends_suffice:
-            _refuse_removals(collected.removals, version, until, table=table)
-        elif not is_recorded:
-            raise ChangeDataNotRecorded(
-                f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
-                f"so that the changes from version {start} to {end.version} are not recorded: "
-                "only the whole table can be read, or the changes of versions at which it was on",
-                table=table,
-                version=version,
-            )
+        if not configuration.properties.enable_change_data_feed:
+            unrecorded.append((version, until - 1))
         problem = find_incompatibility(configuration, end.configuration)
         if problem is None and version == start and start in collected.replacements:
             removed = [Snapshot.load(store, version=start - 1).configuration]
             # A commit that changes the schema, as a RESTORE may, shows removed rows in its own.
             problem = find_incompatibility(removed[0], end.configuration, keeps_columns=False)
         if problem is not None:
+            ranges = _readable_ranges(found, ends, collected.replacements)
             raise SchemaMismatch(
                 f"The rows of version {version} cannot be shown with the schema of version "
-                f"{end.version}, with which the feed is read: {problem}. The changes up to "
-                "that change of the schema and those after it can only be read apart",
+                f"{end.version}, with which the feed is read: {problem}. What can be read, each "
+                f"range by itself: the changes of {spell_versions(ranges)}",
                 table=table,
                 version=version,
             )
-    return [*removed, *(configuration for _, configuration in found)]
+    return [*removed, *(configuration for _, configuration in found)], unrecorded
 
 
-def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:
-    removing = next((removal for removal in removals if start <= removal < until), None)
-    if removing is not None:
-        raise ChangeDataNotRecorded(
-            f"Version {removing} removed or rewrote rows while the change data feed was off, so "
-            "that nothing says which: set the table property delta.enableChangeDataFeed to true, "
-            "as ALTER TABLE … SET TBLPROPERTIES (delta.enableChangeDataFeed = true) does, and take "
-            "the whole table once",
-            table=table,
-            version=removing,
-        )
+def _readable_ranges(
+    found: Sequence[tuple[int, TableConfiguration]], ends: Sequence[int], replaced: Collection[int]
+) -> list[tuple[int, int]]:
+    """The longest ranges of versions whose rows can be shown with the schema at their end."""
+    ranges: list[tuple[int, int]] = []
+    shown: TableConfiguration | None = None
+    for (version, configuration), until in zip(reversed(found), reversed(ends), strict=True):
+        if shown is not None and find_incompatibility(configuration, shown) is None:
+            ranges[-1] = (version, ranges[-1][1])
+            continue
+        shown = configuration
+        ranges.append((version, until - 1))
+    # A commit that replaces the table shows the rows of both schemas.
+    kept = [(low + (low in replaced), high) for low, high in reversed(ranges)]
+    return [(low, high) for low, high in kept if low <= high] or kept
 
 
 def _list_configurations(

@@ -550,21 +550,34 @@ def test_a_table_without_feed_is_read_while_rows_are_only_added(lake):
     assert state(lake) == {1: 10, 2: 20, 3: 30}
 
 
-def test_removed_rows_that_nobody_recorded_are_an_error_that_says_what_to_do(lake):
+def test_changes_that_nobody_recorded_are_found_by_comparing_rows(lake):
     source = Source(lake, properties={})
     assets = copy(source)
+    lake.materialize(*assets)
+    source.table.append(rows(k3=3, k4=4))
+    source.table.delete("id = 1")
+    source.table.update({"v": "v + 1"}, "id = 4")
+    metadata = lake.metadata(lake.materialize(*assets))
+    assert metadata["delta/full_refresh"] is False
+    assert metadata["delta/compared_bytes"] > 0
+    assert state(lake) == {2: 20, 3: 30, 4: 50}
+
+
+def test_rows_that_are_too_many_to_compare_are_an_error_that_says_what_to_do(lake):
+    source = Source(lake, properties={})
+    assets = copy(source, max_bytes=10)
     lake.materialize(*assets)
     source.table.delete("id = 1")
     error = lake.fail(*assets)
     assert isinstance(error, ChangeDataNotRecorded)
-    assert "delta.enableChangeDataFeed = true" in str(error)
+    assert "max_bytes is 10" in str(error)
     assert "full_refresh" in str(error)
     assert state(lake) == {1: 10, 2: 20}
 
 
-def test_a_feed_that_was_off_for_a_while_costs_a_full_refresh(lake):
+def test_a_feed_that_was_off_for_a_while_costs_a_full_refresh_beyond_the_limit(lake):
     source = Source(lake, properties={})
-    assets = copy(source)
+    assets = copy(source, max_bytes=10)
     lake.materialize(*assets)
     source.table.delete("id = 1")
     deltalake.DeltaTable(source.uri).alter.set_table_properties(FEED)
