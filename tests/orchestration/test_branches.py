@@ -263,3 +263,26 @@ def test_partitions_of_a_branch_are_written_as_in_production(lake) -> None:
 def test_unknown_branch_is_named(lake) -> None:
     with pytest.raises(InvalidArgument, match="there is no branch 'dev'"):
         run_branch_job(lake, "diff")
+
+
+def test_outputs_of_ops_are_not_published(lake) -> None:
+    @dg.op
+    def made() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.op
+    def read(made: pa.Table) -> None:
+        rows_of["read"] = made["n"].to_pylist()
+
+    @dg.job
+    def job() -> None:
+        read(made())
+
+    before = digest(lake.root)
+    job.execute_in_process(
+        instance=lake.instance, resources={"io_manager": lake.manager(branch="dev")}
+    )
+    assert rows_of.pop("read") == [1]
+    assert branch_of(lake).tables() == []
+    assert not list(lake.root.glob("public/*"))
+    assert before == {}

@@ -276,15 +276,17 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         storage_options = self.storage_options.to_options()
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
-        if (branch := self.find_branch()) is not None:
-            if branch.begin(uri) is None:
-                marks = {**options.table_properties, **branch.new_table_properties(uri)}
-                options = options.with_values(table_properties=marks)
-            uri, storage_options = branch.table_uri(uri), dict(branch.storage_options)
-        if not context.has_asset_key and options.table_name is None and facts.run_id is not None:
+        is_of_run = not context.has_asset_key and options.table_name is None
+        if is_of_run and facts.run_id is not None:
             place = "/".join(filter(None, options.table_path(*_find_identity(context))))
             marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
             options = options.with_values(table_properties={**options.table_properties, **marks})
+        if (branch := self.find_branch()) is not None:
+            branch.declare()
+            if not is_of_run and branch.begin(uri) is None:
+                marks = {**options.table_properties, **branch.new_table_properties(uri)}
+                options = options.with_values(table_properties=marks)
+            uri, storage_options = branch.table_uri(uri), dict(branch.storage_options)
         return AssetWrite(
             name=name,
             uri=uri,

@@ -35,6 +35,7 @@ from dagster_delta.table.read.branch_tables import (
     BranchBase,
     DeclaredBranch,
     branch_directory,
+    branch_of,
     declaration_path,
     read_declaration,
 )
@@ -201,9 +202,9 @@ class BranchHandle:
             found = find_tables(self.uri, self._branch_options)
         except FileNotFoundError:
             return []
-        base = self.uri
-        own = (absolute_uri(uri).removeprefix(f"{base}/") for uri in found)
-        return sorted(f"{self.root_uri}/{path}" for path in own)
+        # Others are of op outputs, of rows set aside, and what else lies beside a table.
+        own = [uri for uri in found if self._is_own(uri)]
+        return sorted(f"{self.root_uri}{absolute_uri(uri).removeprefix(self.uri)}" for uri in own)
 
     def drop(self, *, dry_run: bool = True) -> tuple[str, ...]:
         """Delete the branch with everything in its directory; the paths of its files.
@@ -262,6 +263,9 @@ class BranchHandle:
     @property
     def _branches_uri(self) -> str:
         return f"{self.branch_root_uri}/{BRANCHES_DIRECTORY}"
+
+    def _is_own(self, uri: str) -> bool:
+        return branch_of(Snapshot.load(open_store(uri, self._branch_options))) == self.name
 
     def _read_declaration(self) -> DeclaredBranch | None:
         if self._declared is None:

@@ -60,6 +60,7 @@ from dagster_delta.table.operations.restore import (
 from dagster_delta.table.read.branch_tables import BRANCH_PROPERTIES, BranchBase
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.commit_result import (
+    CHANGE_MEMORY,
     FOLLOWED_TABLE_PREFIX,
     LOADED_FILE_PREFIX,
     NOT_FOLLOWED,
@@ -170,6 +171,7 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
             is_published=True,
         )
     base = _load_base(branch, head, newest, production)
+    _check_memory(head, base)
     named = _NamedFiles(head, base)
     files = named.of(head.live_files())
     now = files.slice(0, 0) if base is None else base.live_files()
@@ -319,6 +321,20 @@ def _load_base(
         if newest.version == base.version
         else Snapshot.load(newest.store, version=base.version)
     )
+
+
+def _check_memory(head: Snapshot, base: Snapshot | None) -> None:
+    """Refuse rows of change events whose memory, a table beside this one, would stay behind."""
+    own = head.transaction_version(CHANGE_MEMORY)
+    before = None if base is None else base.transaction_version(CHANGE_MEMORY)
+    if own not in (None, NOT_FOLLOWED, before):
+        raise InvalidArgument(
+            "the branch has applied change events to the table, and what AUTO CDC remembers of "
+            "them is not published with it: publish the other tables, and apply the events in "
+            "production, too",
+            table=head.store.location.uri,
+            version=head.version,
+        )
 
 
 def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> None:

@@ -367,6 +367,27 @@ def test_table_outside_the_root_is_refused(root: str, tmp_path: Path) -> None:
         Branch(root, "dev").begin(other.uri)
 
 
+def test_memory_of_change_events_is_not_left_behind(root: str) -> None:
+    events = pa.table({"id": [1], "op": ["D"], "n": [5], "v": ["a"]})
+    table = DeltaTable(f"{root}/t", must_exist=False)
+    rules: dict[str, Any] = {
+        "keys": ["id"],
+        "sequence_by": "n",
+        "stored_as_scd_type": 1,
+        "apply_as_deletes": "op = 'D'",
+    }
+    table.apply_changes(events.set_column(1, "op", [["U"]]), **rules)
+    branch = Branch(root, "dev")
+    own = branch.begin(table.uri)
+    assert own is not None
+    own.apply_changes(events.set_column(2, "n", [[9]]), **rules)
+    before = digest(table.uri)
+    with pytest.raises(InvalidArgument, match="what AUTO CDC remembers"):
+        branch.publish()
+    assert digest(table.uri) == before
+    assert branch.tables() == [table.uri]
+
+
 def test_relative_root_is_the_same_as_an_absolute_one(
     root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
