@@ -385,11 +385,12 @@ class _Replay:
             others += [f"f{i}" for i in range(len(self._rules.values))]
         found = self.connection.execute(
             f"SELECT q, o FROM marks WHERE t = 1 ORDER BY {newest}, o LIMIT 1"
-        ).fetchone()
-        if found is None:
+        ).fetchall()
+        if not found:
             return
-        if found[1] == _GIVEN:
-            self.marks.append((TRUNCATE, found[0]))
+        (reference, origin), *_ = found
+        if origin == _GIVEN:
+            self.marks.append((TRUNCATE, reference))
         empty = "".join(f", NULL AS {name}" for name in others)
         self.connection.execute(
             f"INSERT INTO entries BY NAME SELECT {', '.join(f'of_all.{name}' for name in parts)}, "
@@ -407,13 +408,18 @@ class _Replay:
         shown = ", ".join(parts)
         keys = [f"k{i}" for i in range(len(self._rules.keys))]
         execute = self.connection.execute
-        known = execute("SELECT q FROM marks WHERE t = 2").fetchone()
+        newest_first = ", ".join(f"{part} DESC NULLS LAST" for part in parts)
+        execute(
+            f"CREATE TABLE known AS SELECT {shown}, q, o FROM marks WHERE t = 2 "
+            f"ORDER BY {newest_first} LIMIT 1"
+        )
+        known = execute("SELECT q FROM known").fetchall()
         first = execute(
             f"SELECT q, o FROM (SELECT {shown}, q, o FROM entries WHERE o = {_GIVEN} UNION ALL "
-            f"SELECT {shown}, q, o FROM marks WHERE t = 2) ORDER BY {order}, o LIMIT 1"
-        ).fetchone()
-        if known is not None and first is not None and first[1] == _GIVEN:
-            sequences = pa.array([first[0], known[0]], pa.int64())
+            f"SELECT * FROM known) ORDER BY {order}, o LIMIT 1"
+        ).fetchall()
+        if known and first[0][1] == _GIVEN:
+            sequences = pa.array([first[0][0], known[0][0]], pa.int64())
             raise late_snapshot(
                 *self._take_sequences(sequences).to_pylist(), table=self._plan.table
             )
@@ -421,10 +427,10 @@ class _Replay:
             f"CREATE TABLE snapshots AS SELECT {shown}, min(q) AS q, row_number() OVER "
             f"(ORDER BY {order}) AS turn FROM entries WHERE o = {_GIVEN} GROUP BY {shown}"
         )
-        newest = execute("SELECT q FROM snapshots ORDER BY turn DESC LIMIT 1").fetchone()
-        if newest is None:
+        newest = execute("SELECT q FROM snapshots ORDER BY turn DESC LIMIT 1").fetchall()
+        if not newest:
             return
-        self.marks.append((SNAPSHOT, newest[0]))
+        self.marks.append((SNAPSHOT, newest[0][0]))
         same = _all_equal("there", "present", keys)
         named = ", ".join(f"present.{key}" for key in keys)
         execute(
@@ -448,8 +454,9 @@ class _Replay:
         )
         if self._rules.replaces_equal:
             return
-        wrong = self.connection.execute("SELECT count(*) FROM events WHERE x = 1").fetchone()
-        if wrong is not None and wrong[0]:
+        sql = "SELECT count(*) FROM events WHERE x = 1"
+        ((count,),) = self.connection.execute(sql).fetchall()
+        if count:
             sql = f"SELECT p FROM events WHERE x = 1 ORDER BY p LIMIT {MAX_EXAMPLES}"
             found = numbers_of(
                 self.connection.sql(sql).to_arrow_table().column("p").combine_chunks()
@@ -457,7 +464,7 @@ class _Replay:
             shown = self._rows.take(found, [*self._rules.keys, _SEQUENCE])
             examples = [tuple(row.values()) for row in python_rows(shown)]
             raise contradicting_events(
-                wrong[0], examples, keys=self._rules.keys, table=self._plan.table
+                count, examples, keys=self._rules.keys, table=self._plan.table
             )
 
     def run(self) -> None:

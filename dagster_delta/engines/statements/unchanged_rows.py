@@ -19,8 +19,8 @@ from dagster_delta.engines.statements.merge_clauses import (
     MergeNames,
 )
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType, as_nullable, inner_types
-from dagster_delta.sql.typed import Column, Typed, quote_path, walk
+from dagster_delta.protocol.schema import DataType, StructType, as_nullable, inner_types
+from dagster_delta.sql.typed import Column, Typed, quote, quote_path, walk
 from dagster_delta.sql.types import VARIANT, VOID, is_integral, is_numeric, sql_type_name
 
 
@@ -73,6 +73,10 @@ def _equality_of(assignment: Assignment, names: MergeNames) -> str | None:
     if given is None or not (_is_comparable(target) and _is_comparable(given, of_value=True)):
         return None
     old, new = quote_path((names.alias(TARGET), *assignment.column)), f"({value.sql}\n)"
+    if isinstance(target, StructType):
+        is_same_type = as_nullable(target) == as_nullable(given) == as_nullable(grown)
+        is_column = is_same_type and isinstance(value.typed, Column)
+        return equality_of_structs(old, value.sql, target) if is_column else None
     if as_nullable(target) == as_nullable(given) == as_nullable(grown) or given == VOID:
         return f"{old} <=> {new}"
     if is_numeric(target) and is_numeric(given) and is_numeric(grown):
@@ -82,6 +86,19 @@ def _equality_of(assignment: Assignment, names: MergeNames) -> str | None:
     if inner_types(target) or inner_types(given):
         return None
     return f"{old} <=> CAST({new} AS {sql_type_name(target)})"
+
+
+def equality_of_structs(left: str, right: str, data_type: DataType) -> str:
+    """Spark SQL: two columns or fields of one type are equal as by `<=>`; structs field by field,
+    which both engines compute.
+    """
+    if not isinstance(data_type, StructType):
+        return f"{left} <=> {right}"
+    fields = [
+        equality_of_structs(f"{left}.{quote(field.name)}", f"{right}.{quote(field.name)}", kind)
+        for field, kind in ((field, field.data_type) for field in data_type)
+    ]
+    return " AND ".join((f"({left} IS NULL) <=> ({right} IS NULL)", *fields))
 
 
 def _is_comparable(data_type: DataType, *, of_value: bool = False) -> bool:

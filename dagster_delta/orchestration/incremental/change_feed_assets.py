@@ -49,6 +49,8 @@ from dagster_delta.orchestration.incremental.upstream_changes import (
     DELETE,
     UPSERT,
     UpstreamChanges,
+    last_events,
+    last_events_of_frame,
     net_changes,
     net_changes_of_frame,
 )
@@ -72,6 +74,7 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeType,
     OperationAllConfig,
     OperationConfig,
+    change_events_config,
     match_on,
 )
 from dagster_delta.orchestration.io.output_metadata import INPUT_PREFIX
@@ -92,6 +95,11 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.expectations import Expectation
 from dagster_delta.table.operations.write_planning import columns_narrower_than
+from dagster_delta.table.read.change_data_feed import (
+    CHANGE_COLUMNS,
+    CHANGE_TYPE_COLUMN,
+    COMMIT_VERSION_COLUMN,
+)
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.spelling import quote
 
@@ -101,8 +109,8 @@ if TYPE_CHECKING:
 FULL_REFRESH_TAG = "delta/full_refresh"
 """Tag of a run whose incremental assets read every row, with the value `true`."""
 
-ChangeFeedMode = Literal["merge", "append"]
-"""Whether the rows are merged by key, or appended."""
+ChangeFeedMode = Literal["merge", "auto_cdc", "append"]
+"""Whether the rows are merged by key, applied as change events, or appended."""
 
 Returns = Literal["changes", "rows"]
 """Whether the returned rows are changes, as their columns say, or rows that must all exist."""
@@ -151,6 +159,11 @@ def delta_change_feed_asset(
       or, if it was deleted upstream, deleted. The rows keep `_change_type` and `_commit_version`.
     - mode `merge`, returns `rows`: every row is inserted or updated by its key.
     - mode `append`: every row is added; a full refresh replaces all rows.
+    - mode `auto_cdc`: the rows are change events, which become a history, say. The metadata
+      `merge_config` has the fields of that merge type, such as `stored_as_scd_type`. By default
+      the version of the upstream table orders them, its deletes are deletes, and the table has the
+      other columns. The rows keep `_change_type` and `_commit_version`. A full refresh is applied
+      as a snapshot: rows that are not there any more end.
 
     The upstream table should have `delta.enableChangeDataFeed`. Without it, the changes of a
     version are found as `DeltaTable.changes` does: where files were rewritten, their rows are
@@ -162,7 +175,7 @@ def delta_change_feed_asset(
 
     Args:
         upstream: asset (or its key) whose table is read.
-        keys: columns that identify the rows of this asset's table; for the mode `merge`.
+        keys: columns that identify the rows of this asset's table; for `merge` and `auto_cdc`.
         mode: how rows are written.
         returns: kind of rows that the function returns.
         table: location of the upstream table, if no DeltaIOManager stores it.
@@ -191,7 +204,7 @@ def delta_change_feed_asset(
     check_choice(what, "returns", returns, Returns)
     check_choice(what, "on_gap", on_gap, OnGap)
     key_names = names_of(keys)
-    check_keys(what, mode, key_names)
+    check_keys(what, "append" if mode == "append" else "merge", key_names)
     declared = functools.partial(
         _IncrementalAsset,
         upstream=upstream,
@@ -407,7 +420,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
             on_gap=self.on_gap,
             full_refresh=asked,
             max_bytes=self.max_bytes,
-            updates_rows=self.mode == "merge",
+            updates_rows=self.mode != "append",
             replaces_schema=(
                 self.mode == "merge" and options.schema_mode == "overwrite" and not keys
             ),
@@ -482,6 +495,8 @@ def _write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         if is_spark_frame(rows):
             net = net_changes_of_frame
         rows = net(rows, applied.declared.keys, asset=write.name, deletes=not is_refresh)
+    if applied.declared.mode == "auto_cdc":
+        return _apply_events(write, applied)
     if is_refresh:
         return write_asset(
             replace(write, options=write.options.with_values(mode="overwrite")), rows
@@ -507,6 +522,37 @@ def _of_upserts(expectations: Sequence[Expectation]) -> tuple[Expectation, ...]:
         replace(known, condition=f"{ACTION_COLUMN} <> '{UPSERT}' OR ({known.condition}\n)")
         for known in expectations
     )
+
+
+def _apply_events(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
+    """Apply changes as events, or all rows as a snapshot, and record the progress."""
+    rows, keys, options = applied.rows, applied.declared.keys, write.options
+    is_refresh = applied.consumption.changes.is_full_refresh
+    last: Callable[..., object] = last_events
+    if is_spark_frame(rows):
+        last = last_events_of_frame
+    rows = last(rows, keys, asset=write.name)
+    defaults: dict[str, Any] = {
+        "keys": list(keys),
+        "sequence_by": COMMIT_VERSION_COLUMN,
+        "apply_as_deletes": f"{CHANGE_TYPE_COLUMN} = 'delete'",
+        "except_column_list": [*CHANGE_COLUMNS],
+    }
+    given = (
+        {} if options.merge_config is None else options.merge_config.model_dump(exclude_unset=True)
+    )
+    if given.get("column_list"):
+        del defaults["except_column_list"]
+    names = engine_for(rows).schema_of(rows)
+    if excepted := defaults.get("except_column_list"):
+        defaults["except_column_list"] = [name for name in excepted if names.get(name) is not None]
+    if is_refresh:
+        given |= {"apply_as_deletes": None, "from_snapshots": True}
+    fields = {**defaults, **given}
+    merge = change_events_config({"merge_config": fields}, asset=write.name)
+    mode = "merge" if options.schema_mode == "overwrite" else options.schema_mode
+    options = options.with_values(mode="merge", merge_config=merge, schema_mode=mode)
+    return write_asset(replace(write, options=options), rows)
 
 
 def _check_types(write: AssetWrite, applied: AppliedChanges) -> None:

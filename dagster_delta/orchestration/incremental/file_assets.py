@@ -59,7 +59,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     write_asset,
 )
 from dagster_delta.orchestration.io.io_manager import delta_io_manager
-from dagster_delta.orchestration.io.merge_config import match_on
+from dagster_delta.orchestration.io.merge_config import change_events_config, match_on
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted, first_names
 from dagster_delta.orchestration.quarantine import Load, QuarantinedRow
@@ -76,7 +76,7 @@ from dagster_delta.table.transaction.transaction import AppTransaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-LoadMode: TypeAlias = Literal["append", "merge", "overwrite"]
+LoadMode: TypeAlias = Literal["append", "merge", "auto_cdc", "overwrite"]
 ChangedFiles = Literal["skip", "load"]
 """What happens to a file that was replaced or modified after it was loaded."""
 
@@ -130,6 +130,8 @@ def delta_files_asset(
         mode: `append` adds the rows; `merge` updates and inserts rows by `keys`, and the last row
             with a key counts, in the order in which files were modified; `overwrite` replaces all
             rows of the table by those of the new files.
+            `auto_cdc` takes the rows as change events: the metadata `merge_config` has their
+            `keys` and `sequence_by`, and the other fields of that merge type.
         keys: columns that identify rows; for the mode `merge`.
         storage_options: storage options for `source`.
         format: `parquet`, `csv` with a header line, or `json` with one object per line. Default: by
@@ -226,7 +228,11 @@ class _FilesAsset(msgspec.Struct, frozen=True):
     io_manager_key: str
 
     def define(self, options: dict[str, Any]) -> dg.AssetsDefinition:
-        metadata = {**(options.pop("metadata", None) or {}), "mode": self.mode}
+        is_cdc = self.mode == "auto_cdc"
+        mode = "merge" if is_cdc else self.mode
+        metadata = {**(options.pop("metadata", None) or {}), "mode": mode}
+        if is_cdc:
+            metadata = {**metadata, "merge_config": change_events_config(metadata, asset=self.name)}
         keys = self.zone.options.keys
         if keys:
             metadata["merge_config"] = {"merge_type": "upsert", "predicate": match_on(keys)}

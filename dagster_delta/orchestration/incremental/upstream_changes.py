@@ -216,6 +216,39 @@ def net_changes(
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
+def last_events(changes: object, keys: Sequence[str], *, asset: str) -> pa.RecordBatchReader:
+    """One row per key and version, with the columns of the feed: of a row that was deleted and
+    inserted again in one version, the one that exists. Rows wait on disk as for `net_changes`.
+    """
+    with ExitStack() as stack:
+        source = stack.enter_context(rows_on_disk(changes))
+        given = source.arrow_schema
+        keys = (*_check_columns(given.names, keys, asset=asset), COMMIT_VERSION_COLUMN)
+        found = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
+        tables = [given.empty_table(), *found]
+        ranks = np.concatenate([_rank_changes(table, asset) for table in tables])
+        ranked = pa.concat_tables([key_columns(table, keys, asset=asset) for table in tables])
+        taken = last_positions(ranks, ranked, keys, asset)
+        resources = stack.pop_all()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with resources:
+            for part in source.parts(taken, given.names) if len(taken) else ():
+                yield source.take(taken[part], given.names)
+
+    return pa.RecordBatchReader.from_batches(given, batches())
+
+
+def last_events_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
+    """As `last_events`, for a Spark DataFrame and lazily."""
+    from pyspark.sql import Window, functions
+
+    keys = (*_check_columns(changes.columns, keys, asset=asset), COMMIT_VERSION_COLUMN)
+    came = functions.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
+    turn = functions.row_number().over(Window.partitionBy(*keys).orderBy(came.desc()))
+    return changes.withColumn(_RANK, turn).filter(functions.col(_RANK) == 1).drop(_RANK)
+
+
 def last_positions(
     ranks: NDArray[np.int64], ranked: pa.Table, keys: Sequence[str], asset: str
 ) -> NDArray[np.int64]:

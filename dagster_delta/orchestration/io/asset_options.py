@@ -27,6 +27,7 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
     MergeType,
+    find_problem,
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 from dagster_delta.storage import resolve_variable
@@ -310,24 +311,13 @@ def check_merge(options: AssetOptions, metadata: Iterable[str], *, asset: str) -
                 f"{min(unused)!r} out"
             )
         return
-    is_custom = config.merge_type is MergeType.custom
-    problem = None
-    if not config.predicate:
-        problem = (
-            'there is no predicate: set merge_config={"merge_type": "upsert", "predicate": '
-            '"t.id = s.id"} on the IO manager or in the metadata, or the metadata merge_predicate'
-        )
-    elif is_custom != (config.merge_operations_config is not None):
-        problem = (
-            f"the merge_type {config.merge_type.value!r} with {'no' if is_custom else 'a'} "
-            "merge_operations_config: the type custom needs one, and no other type takes it"
-        )
-    elif options.schema_mode == "overwrite":
+    problem = find_problem(config, asset=asset)
+    if problem is None and options.schema_mode == "overwrite":
         problem = (
             "its schema_mode overwrite would drop columns of existing rows: use schema_mode merge "
             "or strict"
         )
-    elif options.sort_by:
+    elif problem is None and options.sort_by:
         problem = "a merge does not support sort_by: omit it, and Z-order the table with OPTIMIZE"
     if problem is not None:
         raise InvalidArgument(f"{asset} has mode merge, and {problem}")

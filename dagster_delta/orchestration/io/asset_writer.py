@@ -24,7 +24,12 @@ from dagster_delta.orchestration.io.asset_options import (
     check_merge,
     check_shared,
 )
-from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
+from dagster_delta.orchestration.io.merge_config import (
+    MergeConfig,
+    MergeType,
+    add_clauses,
+    cdc_options,
+)
 from dagster_delta.orchestration.io.table_owner import (
     OWNER_PROPERTY,
     check_owner,
@@ -291,7 +296,9 @@ def _claim_table(write: AssetWrite, table: DeltaTable, before: Snapshot | None) 
         owned = {} if owner is None else {OWNER_PROPERTY: owner}
         named = {} if readers is None else {READERS_PROPERTY: ",".join(readers)}
         properties = {**options.table_properties, **named, **owned}
-        if write.idempotency is not None and options.mode != "overwrite":
+        config = options.merge_config or MergeConfig()
+        is_cdc = options.mode == "merge" and config.merge_type is MergeType.auto_cdc
+        if write.idempotency is not None and options.mode != "overwrite" and not is_cdc:
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
         # A merge has nothing to change in the schema of a table that it makes of its rows.
         mode = "strict" if options.mode == "merge" else options.schema_mode
@@ -377,6 +384,28 @@ def _merge_rows(
     partition_by = options.partition_by
     if creates_table and within is not None and partition_by is None and not options.cluster_by:
         partition_by = within.key_columns(schema)
+    creates = definition_of(
+        schema,
+        partition_by,
+        options.table_properties,
+        None,
+        write.description,
+        options.cluster_by,
+    )
+    if config.merge_type is MergeType.auto_cdc:
+        # An event that comes again changes nothing, so no run has to be recorded for a retry, and
+        # the memory of the table relies on transactions that are never forgotten.
+        return table.apply_changes(
+            data,
+            within=within,
+            commit_info=write.commit_info,
+            progress=write.progress,
+            expectations=options.expectations,
+            quarantine=write.quarantine_of_expectations,
+            schema_mode=options.schema_mode,
+            creates=creates,
+            **cdc_options(config),
+        )
     builder = table.merge(
         data,
         str(config.predicate),
@@ -389,14 +418,8 @@ def _merge_rows(
         expectations=options.expectations,
         quarantine=write.quarantine_of_expectations,
         schema_mode=options.schema_mode,
-        creates=definition_of(
-            schema,
-            partition_by,
-            options.table_properties,
-            None,
-            write.description,
-            options.cluster_by,
-        ),
+        creates=creates,
+        skip_unchanged=config.skip_unchanged,
     )
     if config.merge_type is not MergeType.custom or write.control_columns:
         # Custom clauses may need columns that only the source has for their conditions.

@@ -8,14 +8,15 @@ rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dagster import Config
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dagster_delta.engines import ClauseText
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.spelling import quote
@@ -36,6 +37,8 @@ class MergeType(StrEnum):
     replace_delete_unmatched = "replace_and_delete_unmatched"
     """Matched rows are updated, unmatched rows of the table are deleted, and nothing is
     inserted."""
+    auto_cdc = "auto_cdc"
+    """The rows are change events, see `DeltaTable.apply_changes`."""
     custom = "custom"
     """Fields of `merge_operations_config`."""
 
@@ -77,12 +80,78 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
     when_not_matched_by_source_delete: list[OperationConfig] | None = None
 
 
+def _to_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 class MergeConfig(KnownFieldsOnly, Config):
     """Configuration of the mode `merge`."""
 
     merge_type: MergeType = Field(
         default=MergeType.upsert,
-        description="upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom.",
+        description="upsert, update_only, deduplicate_insert, replace_delete_unmatched, auto_cdc "
+        "or custom.",
+    )
+    skip_unchanged: bool = Field(
+        default=True,
+        description="Whether matched rows are left as they are if all their new values equal the "
+        "old ones. The type auto_cdc always does so.",
+    )
+    keys: list[str] | None = Field(
+        default=None,
+        description="For the type auto_cdc, in place of a predicate: columns that identify a row.",
+    )
+    sequence_by: Annotated[list[str] | None, BeforeValidator(_to_list)] = Field(
+        default=None,
+        description="For auto_cdc: the column of the events that orders those of a key; several "
+        "columns order one after another.",
+    )
+    stored_as_scd_type: int | None = Field(
+        default=None,
+        description="For auto_cdc: 1 (default) keeps the newest row of each key, 2 a row for each "
+        "state, with __START_AT and __END_AT.",
+    )
+    apply_as_deletes: str | None = Field(
+        default=None, description="For auto_cdc: Spark SQL of an event that deletes its key."
+    )
+    apply_as_truncates: str | None = Field(
+        default=None, description="For auto_cdc, type 1: Spark SQL of an event that deletes all."
+    )
+    ignore_null_updates: bool | None = Field(
+        default=None, description="For auto_cdc: whether a null leaves the column as it is."
+    )
+    column_list: list[str] | None = Field(
+        default=None, description="For auto_cdc: the columns that the table has. Default: all."
+    )
+    except_column_list: list[str] | None = Field(
+        default=None, description="For auto_cdc: the columns that the table does not have."
+    )
+    track_history_column_list: list[str] | None = Field(
+        default=None, description="For auto_cdc, type 2: columns whose changes begin a row."
+    )
+    track_history_except_column_list: list[str] | None = Field(
+        default=None, description="For auto_cdc, type 2: columns whose changes begin no row."
+    )
+    start_at: str | None = Field(
+        default=None, description="For auto_cdc, type 2: name of the column __START_AT."
+    )
+    end_at: str | None = Field(
+        default=None, description="For auto_cdc, type 2: name of the column __END_AT."
+    )
+    on_equal_sequence: str | None = Field(
+        default=None,
+        description="For auto_cdc: whether two differing events of one key and sequence fail, or "
+        "the last one counts.",
+    )
+    forget_before: str | None = Field(
+        default=None,
+        description="For auto_cdc: Spark SQL of the sequence before which remembered events are "
+        "forgotten.",
+    )
+    from_snapshots: bool | None = Field(
+        default=None,
+        description="For auto_cdc: whether the rows are whole snapshots of the source, one for "
+        "each sequence.",
     )
     predicate: str | None = Field(
         default=None,
@@ -98,9 +167,84 @@ class MergeConfig(KnownFieldsOnly, Config):
     )
 
 
+AUTO_CDC_FIELDS = [
+    "keys",
+    "sequence_by",
+    "stored_as_scd_type",
+    "apply_as_deletes",
+    "apply_as_truncates",
+    "ignore_null_updates",
+    "column_list",
+    "except_column_list",
+    "track_history_column_list",
+    "track_history_except_column_list",
+    "start_at",
+    "end_at",
+    "on_equal_sequence",
+    "forget_before",
+    "from_snapshots",
+]
+"""The fields of a merge of type auto_cdc: arguments of `DeltaTable.apply_changes`."""
+
+
+def find_problem(config: MergeConfig, *, asset: str) -> str | None:
+    """What contradicts the type of a merge. Raises InvalidArgument for its change events."""
+    is_custom = config.merge_type is MergeType.custom
+    given = [name for name in AUTO_CDC_FIELDS if getattr(config, name) is not None]
+    if config.merge_type is MergeType.auto_cdc:
+        try:
+            cdc_options(config)
+        except InvalidArgument as error:
+            error.message = f"{asset} has a merge of type auto_cdc: {error.message}"
+            raise
+        if config.predicate:
+            return "a merge of type auto_cdc has keys instead of a predicate: leave that out"
+    elif given:
+        return f"{given[0]} is for the merge_type auto_cdc, not {config.merge_type.value!r}"
+    elif not config.predicate:
+        return (
+            'there is no predicate: set merge_config={"merge_type": "upsert", "predicate": '
+            '"t.id = s.id"} on the IO manager or in the metadata, or the metadata merge_predicate'
+        )
+    if is_custom != (config.merge_operations_config is not None):
+        return (
+            f"the merge_type {config.merge_type.value!r} with {'no' if is_custom else 'a'} "
+            "merge_operations_config: the type custom needs one, and no other type takes it"
+        )
+    return None
+
+
+def cdc_options(config: MergeConfig) -> dict[str, Any]:
+    """The arguments of `DeltaTable.apply_changes`. Raises InvalidArgument if they contradict."""
+    # Imported late: few assets follow change events.
+    from dagster_delta.table.operations.apply_changes import CdcOptions
+
+    values = {name: getattr(config, name) for name in AUTO_CDC_FIELDS}
+    given = {name: value for name, value in values.items() if value is not None}
+    CdcOptions(**{"keys": (), "sequence_by": (), **given})
+    return given
+
+
+def change_events_config(
+    metadata: Mapping[str, Any], *, asset: str, **defaults: object
+) -> MergeConfig:
+    """The merge of type auto_cdc in the metadata of an asset whose mode is `auto_cdc`."""
+    found = metadata.get("merge_config", metadata.get("delta/merge_config")) or {}
+    fields = found if isinstance(found, Mapping) else found.model_dump(exclude_unset=True)
+    config = MergeConfig(**{"merge_type": MergeType.auto_cdc, **defaults, **fields})
+    if config.merge_type is not MergeType.auto_cdc:
+        raise InvalidArgument(
+            f"{asset} has the mode auto_cdc, and its merge_config the merge_type "
+            f"{config.merge_type.value!r}: leave that out"
+        )
+    cdc_options(config)
+    return config
+
+
 def sql_texts(config: MergeConfig) -> Iterator[str | None]:
     """The Spark SQL in a configuration."""
-    yield config.predicate
+    yield from (config.predicate, config.apply_as_deletes, config.apply_as_truncates)
+    yield config.forget_before
     for _, clauses in config.merge_operations_config or ():
         for clause in clauses or ():
             yield clause.predicate

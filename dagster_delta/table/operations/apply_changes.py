@@ -29,6 +29,7 @@ from dagster_delta.engines.statements.change_replay import (
 )
 from dagster_delta.engines.statements.merge_clauses import ClauseText, MergeNames
 from dagster_delta.engines.statements.merge_plan import split_condition
+from dagster_delta.engines.statements.unchanged_rows import equality_of_structs
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentTransaction,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.engine import Engine
     from dagster_delta.engines.statements.merge_plan import MergeSource
     from dagster_delta.evolution.table_definition import TableDefinition
+    from dagster_delta.protocol.actions import DomainMetadata
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.storage.object_store import ObjectStore
     from dagster_delta.table.operations.expectations import Expectation, RowQuarantine
@@ -344,7 +346,10 @@ def apply_events(
         given = without_made_up_types(statement.source, known)
         source = read_source(engine, given, expected, directory, store)
         first = _Changes(engine, source, statement, options, directory, started, expected)
-        before = first.table_before(store) if snapshot is None else snapshot
+        before = snapshot
+        if before is None:
+            before, domains = first.table_before(store)
+            first = replace(first, domains=domains)
 
         def attempt(snapshot: Snapshot) -> CommitResult:
             nonlocal first
@@ -372,9 +377,11 @@ class _Changes(msgspec.Struct, frozen=True):
     directory: str
     started: float
     expected: ExpectedRows
+    domains: tuple[DomainMetadata, ...] = ()
+    """Of the table that is created."""
 
-    def table_before(self, store: ObjectStore) -> Snapshot:
-        """The table that the commit is to create."""
+    def table_before(self, store: ObjectStore) -> tuple[Snapshot, tuple[DomainMetadata, ...]]:
+        """The table that the commit is to create, and its domains."""
         rules = self._rules_for(None)
         schema = StructType(
             tuple(
@@ -388,9 +395,7 @@ class _Changes(msgspec.Struct, frozen=True):
             definition = TableDefinition(schema)
         properties = {**(definition.properties or {}), AUTO_CDC_PROPERTY: self.options.recorded}
         definition = replace(definition, schema=schema, properties=properties)
-        snapshot, domains = snapshot_before_creation(store, definition)
-        assert not domains or definition.cluster_by  # noqa: S101  of clustering alone
-        return snapshot
+        return snapshot_before_creation(store, definition)
 
     def apply_to(self, snapshot: Snapshot) -> CommitResult:
         """Plan the events on a version, and commit them."""
@@ -431,6 +436,7 @@ class _Changes(msgspec.Struct, frozen=True):
         transaction = Transaction(snapshot.store, snapshot if snapshot.exists else None)
         if not snapshot.exists:
             transaction.stage_configuration(snapshot.configuration)
+            transaction.stage_domain(*self.domains)
         transaction.check_may_remove("applying change events")
         transaction.stage_applications(self.statement)
         self.expected.prepare_commits_of(transaction)
@@ -475,10 +481,7 @@ class _Changes(msgspec.Struct, frozen=True):
     def _merge_of(self, rules: ReplayRules) -> MergeStatement:
         """The MERGE of the replayed rows."""
         by = [*rules.keys, *([rules.bounds[0]] if rules.keeps_history else [])]
-        on = " AND ".join(
-            f"t.{quote(name)} {'<=>' if name == rules.bounds[0] else '='} s.{quote(name)}"
-            for name in by
-        )
+        on = " AND ".join(_equal_columns(name, rules.rows.field(name).data_type) for name in by)
         values = {quote(name): f"s.{quote(name)}" for name in rules.rows.names}
         change = f"s.{quote(CHANGE_COLUMN)}"
         clauses = (
@@ -500,7 +503,9 @@ class _Changes(msgspec.Struct, frozen=True):
         names = MergeNames(
             rows_only, self.source.schema, "t", "s", embedded=not self.engine.casts_values
         )
-        on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in rules.keys)
+        on = " AND ".join(
+            _equal_columns(name, rules.rows.field(name).data_type) for name in rules.keys
+        )
         condition = split_condition(names.condition(on, "matched"))
         takes_all = self.options.from_snapshots or rules.truncates is not None
         keys = self.source.summarise(condition).keys
@@ -527,6 +532,14 @@ class _Changes(msgspec.Struct, frozen=True):
         )
         paths = frozenset(found.files["path"].to_pylist())
         return plan, ReadScope(may_hold=planner.may_hold(of_table), paths=paths)
+
+
+def _equal_columns(name: str, data_type: DataType) -> str:
+    """The condition that a column, which is not null, is equal on both sides."""
+    left, right = (f"{alias}.{quote(name)}" for alias in ("t", "s"))
+    if isinstance(data_type, StructType):
+        return equality_of_structs(left, right, data_type)
+    return f"{left} = {right}"
 
 
 def _no_rows(rules: ReplayRules) -> pa.Table:
@@ -556,6 +569,7 @@ class _RuleBook(msgspec.Struct, frozen=True):
         check_orderable(sequence_type)
         self._check_recorded()
         self._check_bounds(given)
+        self._check_slice(given, keys)
         rules = ReplayRules(
             keys=tuple(map(self._spelled, keys)),
             columns=StructType(
@@ -652,6 +666,23 @@ class _RuleBook(msgspec.Struct, frozen=True):
                 return frozenset(named)
             return frozenset(name for name in others if name not in named | of_sequence)
         return frozenset(name for name in others if name not in of_sequence)
+
+    def _check_slice(self, given: StructType, keys: Sequence[str]) -> None:
+        """Refuse a slice that a key may leave: events of other slices would matter to its rows."""
+        within = self.statement.within
+        if within is None:
+            return
+        others = {path[0] for path in within.condition(given).references} - {*keys}
+        takes_all = self.options.from_snapshots or self.options.apply_as_truncates is not None
+        if not others and not takes_all:
+            return
+        what = "snapshots and truncates are about all rows"
+        if others:
+            what = f"{min(others)} is none of the keys, so a row of another partition may match"
+        raise InvalidArgument(
+            f"change events are applied to {within.name} alone, and {what}: name the columns of "
+            "the partitions among the keys, or leave the asset without partitions"
+        )
 
     def _check_recorded(self) -> None:
         """Refuse other rules than those that the table was made by."""

@@ -32,6 +32,7 @@ from dagster_delta.engines.statements.change_replay import (
     TRUNCATE,
     ReplayRules,
 )
+from dagster_delta.engines.statements.unchanged_rows import equality_of_structs
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentTransaction,
@@ -154,7 +155,12 @@ class ChangeMemory(msgspec.Struct, frozen=True):
         generation = _generation(latest)
         columns = {name: f"s.{quote(name)}" for name in rules.memory.names}
         by = [*rules.keys, *([SEQUENCE_COLUMN] if rules.remembers_values else [])]
-        on = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in by)
+        on = " AND ".join(
+            equality_of_structs(
+                f"t.{quote(name)}", f"s.{quote(name)}", rules.memory.field(name).data_type
+            )
+            for name in by
+        )
         # Entries without a key are told apart by their kind.
         on += f" AND (s.{quote(rules.keys[0])} IS NOT NULL OR t.{KIND_COLUMN} = s.{KIND_COLUMN})"
         builder = merge(

@@ -323,7 +323,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         """
         functions = self._functions
         given = entries.where(f"o = {_GIVEN}")
-        known = marks.where("t = 2")
+        known = marks.where("t = 2").orderBy(*_newest_first(parts, functions)).limit(1)
         both = given.select(*parts, "q", "o").unionByName(known.select(*parts, "q", "o"))
         order = [functions.col(part).asc_nulls_first() for part in parts]
         first = both.orderBy(*order, "o").limit(1).collect()
