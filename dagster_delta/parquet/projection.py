@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable
 from dagster_delta.nested_arrays import count_leaves
-from dagster_delta.parquet.casts import holds_bytes, value_cast
+from dagster_delta.parquet.casts import floor_to_microseconds, holds_bytes, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.parquet_format.reader import decoding_pool
@@ -32,6 +32,7 @@ from dagster_delta.protocol.features.column_mapping import (
 from dagster_delta.protocol.features.existing_defaults import existing_default
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import (
+    NANOSECONDS_KEY,
     DataType,
     DecimalType,
     PrimitiveType,
@@ -210,6 +211,7 @@ class _FileConversion(ColumnConversion):
     ) -> None:
         self._mode = mode
         self._calendar = calendar
+        self._in_nanoseconds = {field.name for field in wanted if NANOSECONDS_KEY in field.metadata}
         self._char_lengths = {
             path: length
             for field in wanted
@@ -247,7 +249,8 @@ class _FileConversion(ColumnConversion):
             from dagster_delta.parquet.variant_reassembly import reassemble
 
             return partial(reassemble, column=".".join(path))
-        steps = [_plan_cast(source, target, path)]
+        floors = path[0] in self._in_nanoseconds
+        steps = [_plan_cast(source, target, path, floors=floors)]
         if self._calendar is not None:
             days = self._calendar.day_conversion(source)
             steps = [days, *steps, self._calendar.time_conversion(source, target)]
@@ -299,7 +302,9 @@ def _one_after_another(steps: Sequence[Convert | None]) -> Convert | None:
     return lambda array: reduce(lambda values, step: step(values), known, array)
 
 
-def _plan_cast(source: pa.DataType, target: DataType, path: Path) -> Convert | None:
+def _plan_cast(
+    source: pa.DataType, target: DataType, path: Path, *, floors: bool
+) -> Convert | None:
     if source == to_arrow_type(target):
         return None
     arrow_type = to_arrow_type(target)
@@ -312,6 +317,8 @@ def _plan_cast(source: pa.DataType, target: DataType, path: Path) -> Convert | N
 
     def read(array: pa.Array) -> pa.Array:
         try:
+            if floors and is_fine:
+                return cast(floor_to_microseconds(array).cast(microseconds))
             # Only a whole number of microseconds is kept.
             return cast(pc.cast(array, microseconds) if is_fine else array)
         except pa.ArrowInvalid as error:

@@ -37,6 +37,12 @@ PRIMITIVE_NAMES = frozenset(
     }
 )
 
+# Read as what they are without their last three digits; tables with them are not written.
+_TRUNCATED_TYPES = {"timestamp_nanos": "timestamp", "timestamp_nanos_ntz": "timestamp_ntz"}
+NANOSECONDS_KEY = "__DAGSTER_DELTA_NANOSECONDS"
+"""Metadata of a column that is stored in nanoseconds, in a schema that was read."""
+_TRUNCATED_TEXT = re.compile(r'"(type|elementType|keyType|valueType)"\s*:\s*"timestamp_nanos')
+
 _YEAR_TO_MONTH = r"year to month|year|month"
 _DAY_TO_SECOND = (
     r"day( to (hour|minute|second))?|hour( to (minute|second))?|minute( to second)?|second"
@@ -55,6 +61,13 @@ _GEOSPATIAL = re.compile(r"(geometry|geography)\(([^(),]+)(,[^(),]+)?\)")
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 
 _T = TypeVar("_T")
+
+
+def has_nanoseconds(schema_string: str) -> bool:
+    """Whether the JSON of a schema has timestamps in nanoseconds, which are read as the types in
+    microseconds.
+    """
+    return "timestamp_nanos" in schema_string and bool(_TRUNCATED_TEXT.search(schema_string))
 
 
 def fold_name(name: str) -> str:
@@ -245,7 +258,21 @@ def _parse_schema(text: str) -> StructType:
         raise InvalidTable(
             f"the schemaString is of type {parsed}, and a table's schema is a struct"
         )
-    return parsed
+    return _mark_nanoseconds(parsed, text) if has_nanoseconds(text) else parsed
+
+
+def _mark_nanoseconds(schema: StructType, text: str) -> StructType:
+    """The schema with a mark in the metadata of each column that is stored in nanoseconds."""
+    columns = msgspec.json.decode(text)["fields"]
+    mark = {NANOSECONDS_KEY: True}
+    return StructType(
+        tuple(
+            msgspec.structs.replace(field, metadata={**field.metadata, **mark})
+            if has_nanoseconds(msgspec.json.encode(column).decode())
+            else field
+            for field, column in zip(schema, columns, strict=True)
+        )
+    )
 
 
 def _describe_damage(reason: str) -> InvalidTable:
@@ -303,6 +330,7 @@ def _get_member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
 
 
 def _parse_primitive(name: str) -> DataType:
+    name = _TRUNCATED_TYPES.get(name, name)
     if name in PRIMITIVE_NAMES or PrimitiveType(name).is_read_only:
         return PrimitiveType(name)
     if name == "decimal":
@@ -346,7 +374,11 @@ def data_type_to_json(data_type: DataType) -> object:
                         "name": field.name,
                         "type": data_type_to_json(field.data_type),
                         "nullable": field.nullable,
-                        "metadata": dict(field.metadata),
+                        "metadata": {
+                            key: value
+                            for key, value in field.metadata.items()
+                            if key != NANOSECONDS_KEY
+                        },
                     }
                     for field in fields
                 ],

@@ -68,3 +68,15 @@ def test_values_that_the_column_would_cut_or_round_are_refused(
     with pytest.raises(kind, match=r"where column v is of type|DATA_TYPE_MISMATCH") as found:
         engine.read(table)
     assert "f.parquet" in str(found.value)
+
+
+def test_declared_nanoseconds_are_read_as_microseconds(engine: Engine, tmp_path: Path) -> None:
+    columns = {
+        "id": (pa.array([1, 2, 3]), "long"),
+        "u": (pa.array([1_999, -1, None], pa.timestamp("ns", "UTC")), "timestamp_nanos"),
+    }
+    table = table_of(tmp_path / "t", columns)
+    rows = engine.tuples(table)
+    assert [row[0] for row in rows] == [1, 2, 3]
+    assert [row[1] and row[1].microsecond for row in rows] == [1, 999_999, None]
+    assert engine.tuples(table, "id", where="u < TIMESTAMP '1970-01-01 00:00:00Z'") == [(2,)]

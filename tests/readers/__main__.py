@@ -11,7 +11,6 @@ the pages again by `make docs`.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import re
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ from dagster_delta.errors import ConstraintViolation, DeltaError
 from dagster_delta.evolution.programs import Cell
 from tests.readers.answers import record_answers, summarize_answers
 from tests.readers.asking import read_rows, write_rows
-from tests.readers.programs import PROGRAMS, Program, ask
+from tests.readers.programs import PROGRAMS, Program, ask, delta_spark_version
 from tests.readers.questions import Question, compare_rows
 from tests.readers.tables import SAMPLES, write_samples
 
@@ -49,7 +48,7 @@ def main() -> None:
             cells = _measure(program, tables, Path(directory) / program.name.replace(" ", "-"))
             print(program.name, program.version, *map(str, cells), sep="\n  ")
             if not options.show:
-                version = program.version or importlib.metadata.version("delta-spark")
+                version = program.version or delta_spark_version()
                 record_answers(program.name, version, tables, cells)
 
 

@@ -100,6 +100,12 @@ PROGRAMS = (
 )
 
 
+def delta_spark_version() -> str:
+    """The version of the JAR that is asked, which may be older than the package for Python."""
+    names = (Path(jar).stem for jar in resolve_jars()[0])
+    return next(name.rpartition("-")[2] for name in names if name.startswith("delta-spark_"))
+
+
 def ask(program: Program, asked: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The answers, in order. A process that ended or did not answer in time is started again."""
     waiting = list(asked)

@@ -184,7 +184,42 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         "timestampNanos",
         "columns hold timestamps in nanoseconds",
         is_reader_feature=True,
+        can_write=False,
+    ),
+    TableFeature(
+        "fileType",
+        "columns hold references to files, or the bytes of small ones",
+        is_reader_feature=True,
         can_read=False,
+        can_write=False,
+    ),
+    TableFeature(
+        "columnUpdates",
+        "values of some columns are in files of their own beside the data files",
+        is_reader_feature=True,
+        can_read=False,
+        can_write=False,
+    ),
+    TableFeature(
+        "concurrentIdentityColumns",
+        "a service of the catalog reserves the values of identity columns",
+        can_write=False,
+    ),
+    TableFeature(
+        "multiTableTransaction",
+        "a catalog commits several tables at once",
+        aliases=("multiTableTransaction-dev",),
+        can_write=False,
+    ),
+    TableFeature(
+        "columnMappingUsageTracking",
+        "writers note whether a column was dropped or renamed",
+        can_write=False,
+    ),
+    TableFeature(
+        "tableBranching",
+        "branches of the table are logs below its own, and need its older files",
+        aliases=("tableBranching-dev",),
         can_write=False,
     ),
     TableFeature(

@@ -5,6 +5,7 @@ Spec: Change Metadata; Protocol Evolution; Column Invariants.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -26,6 +27,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
     fold_name,
+    has_nanoseconds,
     walk_fields,
     walk_types,
 )
@@ -34,6 +36,9 @@ from dagster_delta.protocol.values.partition_values import check_partition_type
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 INVARIANTS_KEY = "delta.invariants"
+TRUNCATION_VARIABLE = "DAGSTER_DELTA_ALLOW_TRUNCATED_TIMESTAMPS"
+"""If `false`, tables with timestamps in nanoseconds are refused; otherwise they are read without
+their last three digits."""
 _READ_ONLY_TYPES = ('"geometry(', '"geography(', '"interval ')
 
 
@@ -219,6 +224,11 @@ class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
 
     def _check_schema(self) -> None:
         _ = self.schema
+        if self.has_nanoseconds and os.environ.get(TRUNCATION_VARIABLE, "").lower() == "false":
+            raise UnsupportedFeature(
+                f"the table has timestamps in nanoseconds, and {TRUNCATION_VARIABLE} is false: "
+                "remove the variable to read them without their last three digits"
+            )
         for field in self.partition_schema:
             check_partition_type(field.data_type, column=field.name)
         if self.supports("typeWidening"):
@@ -244,10 +254,23 @@ class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
                 "version of the table"
             )
 
+    @cached_property
+    def has_nanoseconds(self) -> bool:
+        """Whether columns are timestamps in nanoseconds, which are read in microseconds."""
+        return has_nanoseconds(self.metadata.schema_string)
+
     def check_writable(self, *, table: str, version: int) -> None:
         """Refuse a table that this library might write wrongly."""
         self.check_readable(table=table, version=version)
         table_features.check_writable(self.protocol, table=table, version=version)
+        if self.has_nanoseconds:
+            raise UnsupportedFeature(
+                "the table has timestamps in nanoseconds, which dagster_delta reads in "
+                "microseconds and does not write; write them with deltalake, after "
+                "enable_nanosecond_timestamps()",
+                table=table,
+                version=version,
+            )
         # Also without a feature. The text is searched first, because it is there for every commit.
         if not any(text in self.metadata.schema_string for text in _READ_ONLY_TYPES):
             return

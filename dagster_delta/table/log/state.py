@@ -28,7 +28,10 @@ from dagster_delta.protocol.checkpoint.batches import (
     read_statistics,
 )
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import (
+    TRUNCATION_VARIABLE,
+    TableConfiguration,
+)
 from dagster_delta.protocol.log.commit_file import TableActions
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
@@ -614,4 +617,11 @@ def open_state(
         else:
             configuration = TableConfiguration(checksum.protocol, checksum.metadata)
         configuration.check_readable(table=store.location.uri, version=segment.version)
+    if configuration.has_nanoseconds:
+        _LOG.warning(
+            "%s has timestamps in nanoseconds, whose last three digits are cut off; set %s=false "
+            "to refuse such tables",
+            store.location.uri,
+            TRUNCATION_VARIABLE,
+        )
     return state, configuration, checksum

@@ -243,6 +243,8 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             return False
         if has_unreadable_widening(StructType(self._data_fields)):
             return False
+        if self.plan.configuration.has_nanoseconds:
+            return False
         # Spark reads this setting when it reads the rows, maybe long after this call: it cannot be
         # set for one read, and without it every column would silently be null.
         by_id = self.plan.configuration.column_mapping_mode == "id"
