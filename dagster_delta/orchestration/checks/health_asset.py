@@ -39,6 +39,7 @@ DEFAULT_THRESHOLDS: Mapping[str, float] = {
     "commits_since_checkpoint": 100,
     "damaged_log_files": 0,
     "repeated_removals": 0,
+    "num_small_partitions": 1000,
 }
 """Largest allowed values of a table that needs no maintenance."""
 
@@ -105,7 +106,8 @@ def delta_health_asset(
         storage_options: for `tables` and `root`, and for assets with a `dagster/uri`.
         thresholds: largest allowed values by a name of `TableHealth`, merged with the defaults:
             100 small files, a share of 0.2 deleted rows, 100 commits since the checkpoint, no
-            damaged log files. None as a value disables a default.
+            damaged log files, 1,000 partitions smaller than a file should be. None as a value
+            disables a default.
         asset_options: of `dg.asset`: key_prefix, group_name, automation_condition, …
 
     Raises:
@@ -135,7 +137,7 @@ def delta_health_asset(
             _read_state, context.resources, limits, _previous_sizes(context.instance, key)
         )
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
-            states = list(threads.map(state, [*given, *_tables_below(root, storage_options)]))
+            states = list(threads.map(state, [*given, *tables_below(root, storage_options)]))
         metadata = _page_metadata(states)
         return dg.MaterializeResult(
             metadata=metadata, check_results=[_check_result(states, limits)]
@@ -150,9 +152,10 @@ def _merge_limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
     return {name: limit for name, limit in merged.items() if limit is not None}
 
 
-def _tables_below(
+def tables_below(
     root: str | None, storage_options: StorageOptions | Mapping[str, Any] | None
 ) -> list[MaintainedTable]:
+    """The tables at or below a location, without those of op outputs; none without a location."""
     if root is None:
         return []
     options = plain_options(storage_options)
@@ -265,6 +268,14 @@ _COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _C
     (
         dg.TableColumn("skew", "float", description="Largest partition, divided by the mean one."),
         lambda _, h: round(h.partition_skew, 2),
+    ),
+    (
+        dg.TableColumn(
+            "small partitions",
+            "int",
+            description="Partitions smaller than a file should be: partitioned too finely.",
+        ),
+        lambda _, h: h.num_small_partitions,
     ),
     (
         dg.TableColumn("uncheckpointed", "int", description="Commits since the checkpoint."),

@@ -32,6 +32,7 @@ from dagster_delta.orchestration.components.delta_component import (
 from dagster_delta.orchestration.components.scaffolders import (
     DeltaLakeScaffolder,
     DeltaMaintenanceScaffolder,
+    DeltaMaintenanceSensorScaffolder,
     DeltaSensorScaffolder,
     DeltaTableScaffolder,
 )
@@ -42,6 +43,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
+from dagster_delta.orchestration.sensors.maintenance_sensor import delta_maintenance_sensor
 from dagster_delta.orchestration.sensors.observations import (
     check_freshness_policy,
     delta_asset_spec,
@@ -256,6 +258,51 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
             InvalidArgument: there are no tables, or two have the same name.
         """
         return self.definitions()
+
+
+@dg.scaffold_with(DeltaMaintenanceSensorScaffolder)
+class DeltaMaintenanceSensorComponent(DeltaComponent, DeltaAttributes):
+    """A sensor that maintains the tables that need it, worst first, and its job.
+
+    The attributes without a description are arguments of `delta_maintenance_sensor`.
+
+    Examples:
+        type: dagster_delta.DeltaMaintenanceSensorComponent
+        attributes:
+          name: upkeep
+          root: s3://lake
+          small_files: 500
+          at_most_bytes_per_day: 500000000000
+    """
+
+    passed_to = delta_maintenance_sensor
+
+    name: str = "delta_maintenance_sensor"
+    tables: dict[str, str] | None = Field(
+        default=None, examples=[{"raw/flights": "s3://lake/raw/flights"}]
+    )
+    root: str | None = None
+    storage_options: StorageField = None
+    small_files: int | None = 100
+    deleted_rows: float | None = 0.2
+    log_bytes: int | None = 64 * 1024**2
+    at_most_bytes_per_day: int | None = None
+    config: MaintenanceConfigField = DeltaMaintenanceConfig()
+    spark: str | None = None
+    minimum_interval_seconds: int = 3600
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The sensor with its job.
+
+        Raises:
+            InvalidArgument: there are no tables, or no limit.
+        """
+        # Null turns a limit off, and has no other default then.
+        limits = {
+            name: getattr(self, name) for name in ("small_files", "deleted_rows", "log_bytes")
+        }
+        return dg.Definitions(sensors=[delta_maintenance_sensor(**{**self.arguments(), **limits})])
 
 
 class CheckOptions(DeltaAttributes):

@@ -99,6 +99,10 @@ DeltaMaintenanceScaffolder = _make_scaffolder(
     # With the switch that makes VACUUM delete files.
     config={"vacuum": {"dry_run": True}},
 )
+DeltaMaintenanceSensorScaffolder = _make_scaffolder(
+    name=_Asked("name", "Name of the sensor; by default that of the folder.", _FOLDER),
+    root=_Asked("root", "Location to look for tables at and below: s3://lake/raw"),
+)
 DeltaSensorScaffolder = _make_scaffolder(
     name=_Asked("name", "Name of the sensor; by default that of the folder.", _FOLDER),
     tables=_TABLE,

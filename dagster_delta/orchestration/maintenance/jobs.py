@@ -367,6 +367,26 @@ def _checked_version(
     return version.value
 
 
+def run_maintenance(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    config: DeltaMaintenanceConfig,
+    spark: str | None,
+) -> None:
+    """Do the operations of a config on one table, and report them on its asset."""
+    table = maintained.open(context.resources)
+    if table is None:
+        context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
+        return
+    if table.refusal is not None:
+        context.log.info(f"{maintained.name} is not maintained: {table.refusal}")
+        return
+    if "spark" in (config.optimize.engine, config.reorg.engine):
+        maintained.start_spark(context.resources, spark)
+    metadata = maintain(context, table, maintained.name, config.operations())
+    report_table(context, maintained, table, metadata)
+
+
 def report_table(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
@@ -428,16 +448,6 @@ def _maintenance_op(
         pool=maintained.pool,
     )
     def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
-        table = maintained.open(context.resources)
-        if table is None:
-            context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
-            return
-        if table.refusal is not None:
-            context.log.info(f"{maintained.name} is not maintained: {table.refusal}")
-            return
-        if "spark" in (config.optimize.engine, config.reorg.engine):
-            maintained.start_spark(context.resources, spark)
-        metadata = maintain(context, table, maintained.name, config.operations())
-        report_table(context, maintained, table, metadata)
+        run_maintenance(context, maintained, config, spark)
 
     return maintain_table

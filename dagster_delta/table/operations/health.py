@@ -45,15 +45,22 @@ class TableHealth(msgspec.Struct, frozen=True):
     """Live rows; None if a file has no statistics."""
     num_small_files: int
     """Files that are small for OPTIMIZE, in partitions that have more than one of them."""
+    small_files_bytes: int
+    """Total size of these files."""
     num_files_with_deletions: int
     """Files with a deletion vector."""
     num_deleted_records: int
     """Rows that deletion vectors hide, and that OPTIMIZE would remove."""
     num_partitions: int
     largest_partition_bytes: int
+    num_small_partitions: int
+    """Partitions of a partitioned table that are smaller than a file should be, which OPTIMIZE
+    cannot help: many of them say that the table is partitioned too finely."""
     commits_since_checkpoint: int
     """Commits that a reader has to replay."""
     checkpoint_version: int | None
+    log_bytes: int = 0
+    """Size of these commits."""
     damaged_log_files: tuple[str, ...] = ()
     """Damaged files of the log that the version does not need while no clean-up deletes the
     commits: write a new checkpoint. Only damage in files that were read is found."""
@@ -99,23 +106,32 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     if small_file_bytes is None:
         small_file_bytes = int(target_file_size(snapshot.configuration) * MIN_SIZE_SHARE)
     totals = snapshot.totals
-    sizes, small = _measure_partitions(snapshot, small_file_bytes)
+    sizes, small, small_bytes = _measure_partitions(snapshot, small_file_bytes)
     # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
     # with.
-    checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
+    segment = find_segment(snapshot.store, snapshot.version)
+    checkpoint = segment.checkpoint
+    is_partitioned = bool(snapshot.configuration.partition_columns)
     return TableHealth(
         version=snapshot.version,
         num_files=totals.num_files,
         size_bytes=totals.size_bytes,
         num_records=snapshot.num_records,
         num_small_files=sum(number for number in small.values() if number > 1),
+        small_files_bytes=sum(
+            small_bytes[partition] for partition, number in small.items() if number > 1
+        ),
         num_files_with_deletions=totals.num_deletion_vectors,
         num_deleted_records=totals.num_deleted_records,
         num_partitions=len(sizes),
         largest_partition_bytes=max(sizes.values(), default=0),
+        num_small_partitions=sum(size < small_file_bytes for size in sizes.values())
+        if is_partitioned
+        else 0,
         commits_since_checkpoint=snapshot.version
         - (-1 if checkpoint is None else checkpoint.version),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
+        log_bytes=sum(commit.file.size_bytes for commit in segment.replay),
         damaged_log_files=snapshot.damaged_log_files,
         repeated_removals=snapshot.repeated_removals(),
         misread_by=readers_with(snapshot.configuration, "wrong"),
@@ -125,21 +141,26 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
 
 def _measure_partitions(
     snapshot: Snapshot, small_file_bytes: int
-) -> tuple[Counter[str], Counter[str]]:
-    """Bytes and small files of each partition; two spellings of a value make two partitions."""
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Bytes, small files and their bytes of each partition; two spellings of a value make two
+    partitions.
+    """
     names = snapshot.configuration.physical_partition_columns
-    sizes, small = Counter[str](), Counter[str]()
+    sizes, small, small_bytes = Counter[str](), Counter[str](), Counter[str]()
     for batch in snapshot.file_batches(["size_bytes", "partition_values"]):
+        is_small = pc.less(batch.files["size_bytes"], integer_scalar(small_file_bytes))
+        of_small = pc.if_else(is_small, batch.files["size_bytes"], integer_scalar(0))
         columns = {
             "partition": partition_texts(batch.files["partition_values"], names),
             "size": batch.files["size_bytes"],
-            "small": pc.less(batch.files["size_bytes"], integer_scalar(small_file_bytes)).cast(
-                "int64"
-            ),
+            "small": is_small.cast("int64"),
+            "bytes": of_small,
         }
         table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-        grouped = table.group_by("partition").aggregate([("size", "sum"), ("small", "sum")])
+        sums = [("size", "sum"), ("small", "sum"), ("bytes", "sum")]
+        grouped = table.group_by("partition").aggregate(sums)
         for row in grouped.to_pylist():
             sizes[row["partition"]] += row["size_sum"]
             small[row["partition"]] += row["small_sum"]
-    return sizes, small
+            small_bytes[row["partition"]] += row["bytes_sum"]
+    return sizes, small, small_bytes

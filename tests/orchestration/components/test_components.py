@@ -27,6 +27,7 @@ from dagster_delta import (
     DeltaIOManager,
     DeltaLakeComponent,
     DeltaMaintenanceComponent,
+    DeltaMaintenanceSensorComponent,
     DeltaSensorComponent,
     DeltaSqlComponent,
     DeltaTable,
@@ -779,3 +780,17 @@ def test_failing_rows_of_declared_checks_are_shown_with_masks(sandbox, root, ins
     assert isinstance(failing, dg.TableMetadataValue)
     (row,) = failing.records
     assert dict(row.data) == {"email": "•••", "rows": 2}
+
+
+def test_a_maintenance_sensor_and_its_job_are_declared_in_yaml(sandbox, tmp_path) -> None:
+    table = DeltaTable(str(tmp_path / "lake" / "a"), must_exist=False)
+    for _ in range(5):
+        table.append(pa.table({"id": [1]}))
+    attributes = {"name": "upkeep", "root": str(tmp_path / "lake"), "small_files": 3}
+    defs = load(sandbox, DeltaMaintenanceSensorComponent, **attributes, deleted_rows=None)
+    with dg.instance_for_test() as instance:
+        context = dg.build_sensor_context(instance=instance)
+        result = defs.resolve_sensor_def("upkeep").evaluate_tick(context)
+    (request,) = result.run_requests or ()
+    assert request.tags["delta/maintained_table"] == "a"
+    assert defs.resolve_job_def("upkeep_job")
