@@ -40,6 +40,7 @@ from dagster_delta.protocol.features.row_tracking import with_materialized_colum
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import IN_COMMIT_TIMESTAMP_START_KEYS
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
+from dagster_delta.protocol.statistics.bloom_filters import check_bloom_filters
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
@@ -269,6 +270,7 @@ def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
         check_feed_names(new.schema)
     if new.properties.data_skipping_stats_columns != old.properties.data_skipping_stats_columns:
         check_statistics_columns(new)
+    check_bloom_filters(new, old)
     check_iceberg_compat(new)
 
 

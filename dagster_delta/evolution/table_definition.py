@@ -59,6 +59,7 @@ from dagster_delta.protocol.log.commit_writer import (
     IN_COMMIT_TIMESTAMP_START_KEYS,
 )
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.statistics.bloom_filters import check_bloom_filters
 from dagster_delta.protocol.table_properties import TableProperties
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def define_table(
     _refuse_partitions_of_one_row(defined)
     _check_iceberg_compat(defined, replaces)
     check_statistics_columns(defined)
+    check_bloom_filters(defined)
     metadata = msgspec.structs.replace(defined.metadata, id=old.id if old else table_id)
     return TableConfiguration(defined.protocol, metadata)
 

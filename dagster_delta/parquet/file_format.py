@@ -23,7 +23,7 @@ from dagster_delta.parquet.statistics import (
     StatisticsLayout,
     holds_nan,
 )
-from dagster_delta.parquet_format.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.parquet_format.footer_splicing import MAGIC, FileTail, RowGroupBytes, spliced_end
 from dagster_delta.parquet_format.reader import (
     decoding_pool,
     release_scratch_memory,
@@ -38,6 +38,7 @@ from dagster_delta.protocol.schema import (
     inner_types,
     with_inner_types,
 )
+from dagster_delta.protocol.statistics.bloom_filters import BloomFilter, bloom_filters
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -53,6 +54,8 @@ _SAMPLE_BYTES = 64 * 1024 * 1024
 _MAX_DISTINCT_SHARE = 0.25
 """Share of distinct values in the sample up to which a dictionary pays."""
 _LARGE_FILE_BYTES = 1024 * 1024
+_PAGE_ROWS, _PAGE_BYTES = 20_000, 1024 * 1024
+"""Largest page that Arrow writes by default."""
 _VOID = PrimitiveType("void")
 _SPARK_KEYS = {"org.apache.spark.version": "3.1.0"}
 """Spark reads days of a file without this key by the calendar that its session chooses, and days of
@@ -68,6 +71,7 @@ class FileFormat(msgspec.Struct, frozen=True):
     """`pyarrow.Schema` of the files: physical names, field ids, everything nullable."""
     statistics: StatisticsLayout
     codec: str
+    bloom_filters: tuple[BloomFilter, ...] = ()
     may_pack: bool = True
     """Whether encodings newer than version 1 of the Parquet format are used."""
 
@@ -84,6 +88,7 @@ class FileFormat(msgspec.Struct, frozen=True):
             arrow_schema=pa.schema([_relax_field(field) for field in physical]),
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
+            bloom_filters=tuple(bloom_filters(configuration, schema)),
             may_pack=configuration.properties.parquet_format_version != "1.0.0",
         )
 
@@ -152,7 +157,8 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
         statistics.observe(rows)
         file, metadata = encode_rows(rows, format_, encodings)
         statistics.observe_long_texts(rows, metadata)
-        return cls(RowGroupBytes.of_file(memoryview(file)), metadata, statistics)
+        content = RowGroupBytes.of_file(memoryview(file), has_page_index=_has_pages(rows))
+        return cls(content, metadata, statistics)
 
 
 _PLAIN = ColumnEncodings()
@@ -185,7 +191,10 @@ def encode_rows(
         store_decimal_as_integer=True,
         store_schema=False,
         write_statistics=_columns_with_bounds(rows),
+        # The index of a single page says no more than the statistics of its column.
+        write_page_index=_has_pages(rows),
         write_page_checksum=True,
+        bloom_filter_options=_bloom_filter_options(rows, format_) or None,
         memory_pool=decoding_pool(),
     )
     writer.add_key_value_metadata(_SPARK_KEYS)
@@ -196,6 +205,33 @@ def encode_rows(
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
     return file, writer.metadata
+
+
+def _bloom_filter_options(rows: pa.Table, format_: FileFormat) -> dict[str, dict[str, float]]:
+    """The columns that get Bloom filters, as Arrow takes them."""
+    return {
+        ".".join(found.path): {
+            "ndv": max(1, min(rows.num_rows, found.num_values or rows.num_rows)),
+            "fpp": found.false_positive_rate,
+        }
+        for found in format_.bloom_filters
+        if found.path[0] in rows.schema.names and not _are_consecutive(rows[found.path[0]])
+    }
+
+
+def _are_consecutive(values: pa.ChunkedArray) -> bool:
+    """Whether nearly every number between the bounds is there, so that they exclude as much as a
+    filter would.
+    """
+    if not pa.types.is_integer(values.type) or len(values) == values.null_count:
+        return False
+    bounds = pc.min_max(values).as_py()
+    return bool(bounds["max"] - bounds["min"] < 2 * len(values))
+
+
+def _has_pages(rows: pa.Table) -> bool:
+    """Whether a column of the row group may have several pages."""
+    return rows.num_rows > _PAGE_ROWS or any(column.nbytes > _PAGE_BYTES for column in rows.columns)
 
 
 def _sample_values(column: pa.ChunkedArray) -> pa.Array:
@@ -264,7 +300,7 @@ class FileInWriting:
         self.path = path
         self._statistics = FileStatistics(format_.statistics)
         self._metadata: pq.FileMetaData = None
-        self._footers: list[tuple[bytes, int]] = []
+        self._tails: list[tuple[FileTail, int]] = []
         self._file = store.open_output(path)
         self.size_bytes = self._file.write(MAGIC)
         """Length of the file so far."""
@@ -276,7 +312,7 @@ class FileInWriting:
         else:
             self._metadata.append_row_groups(group.metadata)
         self._statistics.take(group.statistics)
-        self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
+        self._tails.append((group.content.tail, self.size_bytes - len(MAGIC)))
         self.size_bytes += self._file.write(group.content.pages)
 
     def close(self) -> tuple[int, str]:
@@ -285,7 +321,7 @@ class FileInWriting:
         Returns:
             Its size in bytes, and its statistics as JSON text.
         """
-        self.size_bytes += self._file.write(spliced_footer(self._footers))
+        self.size_bytes += self._file.write(spliced_end(self._tails, self.size_bytes))
         self._file.close()
         return self.size_bytes, self._statistics.to_json(self._metadata)
 

@@ -152,8 +152,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Time zone in which the embedded engine computes the values and checks the constraints."""
     target_file_size_bytes: int = 128 * 1024 * 1024
     """A data file is closed when it reaches about this size."""
-    row_group_rows: int = 1_000_000
-    """Maximum rows of a row group."""
+    row_group_rows: int = 1_048_576
+    """Maximum rows of a row group, where the rows are narrow."""
     row_group_bytes: int = 32 * 1024 * 1024
     """Arrow bytes of the rows that make one row group."""
     buffer_bytes: int = BUFFER_BYTES

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from tests.conformance.engines import Engine
+from tests.conformance.engines import Engine, files_of
 from tests.sample_tables import VECTORS, numbered_with_nulls
 
 SHAPES = {
@@ -127,3 +128,23 @@ def test_a_table_is_restored_cloned_and_read(engine: Engine, table: DeltaTable) 
     assert engine.tuples(table, "id", "v") == [(1, "v1"), (2, "v2"), (3, "new")]
     clone.checkpoint()
     assert engine.tuples(DeltaTable(clone.uri), "id") == [(2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("zorder_by", [[], ["key"]], ids=["packed", "zorder"])
+@pytest.mark.examples(1, on_spark=True)
+def test_files_that_are_written_together_have_their_bloom_filters(
+    zorder_by: list[str], engine: Engine, table: DeltaTable
+) -> None:
+    keys = [number * 7919 % 100_003 for number in range(2000)]
+    asked = {"parquet.bloom.filter.enabled#key": "true"}
+    for part in range(2):
+        rows = pa.table({"key": keys[part::2], "v": range(1000)})
+        table.append(engine.rows(rows), properties=asked)
+    table.optimize(engine=engine.name, zorder_by=zorder_by)
+    live = table.snapshot().files()["path"].to_pylist()
+    files = [path for path in files_of(table) if path.name in live]
+    assert len(files) == len(live)
+    for path in files:
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        filters = [group.column(index).bloom_filter_length for index in range(2)]
+        assert [length is not None for length in filters] == [True, False]

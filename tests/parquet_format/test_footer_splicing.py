@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.parquet_format import footer_splicing
-from dagster_delta.parquet_format.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.parquet_format.footer_splicing import MAGIC, RowGroupBytes, spliced_end
 
 ROWS = 900
 TABLE = pa.table(
@@ -41,14 +41,14 @@ def encode(tables: list[Any], **options: Any) -> bytes:
     return sink.getvalue()
 
 
-def splice(files: list[bytes]) -> bytes:
+def splice(files: list[bytes], *, has_page_index: bool = False) -> bytes:
     spliced = MAGIC
     parts = []
     for file in files:
-        content = RowGroupBytes.of_file(memoryview(file))
-        parts.append((content.footer, len(spliced) - len(MAGIC)))
+        content = RowGroupBytes.of_file(memoryview(file), has_page_index=has_page_index)
+        parts.append((content.tail, len(spliced) - len(MAGIC)))
         spliced += content.pages
-    return spliced + spliced_footer(parts)
+    return spliced + spliced_end(parts, len(spliced))
 
 
 def cut(at: list[int]) -> list[Any]:
@@ -70,13 +70,22 @@ def test_a_spliced_file_is_byte_for_byte_what_one_writer_makes(at: list[int]) ->
         {"compression": "zstd", "store_schema": False},
         {"write_statistics": False, "data_page_version": "2.0"},
         {"sorting_columns": [pq.SortingColumn(0)], "write_page_checksum": True},
+        {"write_page_index": True},
+        {"write_page_index": True, "max_rows_per_page": 3, "use_dictionary": False},
+        # Columns without statistics have an offset index alone.
+        {"write_page_index": True, "write_statistics": ["text", "flag"]},
+        {"write_page_index": True, "write_statistics": False},
     ],
     ids=lambda options: "-".join(options),
 )
 def test_every_kind_of_footer_is_spliced_whole(options: dict[str, Any]) -> None:
     # More row groups than a short list header counts, and positions of several lengths.
     tables = cut(list(range(10, ROWS, 50)))
-    assert splice([encode([each], **options) for each in tables]) == encode(tables, **options)
+    spliced = splice(
+        [encode([each], **options) for each in tables],
+        has_page_index=options.get("write_page_index", False),
+    )
+    assert spliced == encode(tables, **options)
 
 
 def test_the_footer_of_a_single_part_is_kept_without_walking_over_it(
@@ -85,6 +94,25 @@ def test_the_footer_of_a_single_part_is_kept_without_walking_over_it(
     file = encode([TABLE])
     monkeypatch.setattr(footer_splicing, "Cursor", None)
     assert splice([file]) == file
+
+
+def test_bloom_filters_of_each_part_are_found_by_the_footer() -> None:
+    tables = cut([300, 600])
+    options: dict[str, Any] = {"bloom_filter_options": {"id": True}, "write_page_index": True}
+    parts = [encode([each], **options) for each in tables]
+    spliced = splice(parts, has_page_index=True)
+    groups = pq.ParquetFile(io.BytesIO(spliced)).metadata
+    for number, part in enumerate(parts):
+        own = pq.ParquetFile(io.BytesIO(part)).metadata.row_group(0).column(0)
+        new = groups.row_group(number).column(0)
+        assert bloom_bytes(spliced, new) == bloom_bytes(part, own)
+    assert pq.read_table(io.BytesIO(spliced)).equals(TABLE)
+
+
+def bloom_bytes(file: bytes, column: Any) -> bytes:
+    assert column.bloom_filter_length > 32
+    start = column.bloom_filter_offset
+    return file[start : start + column.bloom_filter_length]
 
 
 def test_parts_may_have_several_row_groups_or_none() -> None:

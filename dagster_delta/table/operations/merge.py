@@ -60,6 +60,7 @@ from dagster_delta.protocol.schema import (
     with_inner_types,
 )
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.statistics.bloom_filters import with_filters
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_moment, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
@@ -568,6 +569,12 @@ class PlannedMerge(msgspec.Struct, frozen=True):
             for schema in (snapshot.schema, source.schema):
                 refuse_quoted_columns(expression, schema)
         condition = split_condition(on)
+        if not snapshot.exists:
+            keys = (key.target for key in condition.keys)
+            columns = [
+                key.path[1] for key in keys if isinstance(key, Column) and len(key.path) == 2
+            ]
+            configuration = with_filters(configuration, columns)
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def commit(

@@ -55,6 +55,26 @@ def test_each_type_of_merge(lake, events, merge_type, expected):
     assert values(lake) == expected
 
 
+def test_a_merge_that_creates_its_table_asks_for_filters_of_its_keys(lake, events):
+    merging = {"mode": "merge", "merge_predicate": f"{ON} AND t.v <=> s.v AND t.w = s.w"}
+    rows = table_of([{"id": 1, "v": "old", "w": 0.5, "x": 1}])
+    lake.materialize(events(rows, metadata=merging))
+    asked = lake.table("events").snapshot().metadata.configuration
+    assert {key for key in asked if key.startswith("parquet.")} == {
+        "parquet.bloom.filter.adaptive.enabled",
+        "parquet.bloom.filter.enabled#id",
+        "parquet.bloom.filter.enabled#v",
+    }
+
+
+def test_filters_that_an_asset_names_are_its_only_ones(lake, events):
+    none = {"parquet.bloom.filter.enabled": "false"}
+    merging = {"mode": "merge", "merge_predicate": ON, "table_properties": none}
+    lake.materialize(events(OLD, metadata=merging))
+    asked = lake.table("events").snapshot().metadata.configuration
+    assert {key: value for key, value in asked.items() if key.startswith("parquet.")} == none
+
+
 def test_the_io_manager_gives_what_the_metadata_leaves_open(lake, events):
     lake.options = {"mode": "merge", "merge_config": MergeConfig(merge_type=MergeType.upsert)}
     merged = {"merge_predicate": ON}
