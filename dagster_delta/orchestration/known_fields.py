@@ -79,6 +79,13 @@ class KnownFieldsOnly(DescribedFields):
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
+        # pydantic makes a configuration again of its own attributes.
+        data = {
+            name
+            if name not in (fields := type(self).model_fields)
+            else fields[name].alias or name: v
+            for name, v in data.items()
+        }
         for name in sorted(data.keys() - known):
             page = " (docs/migration.md lists the options of other packages)"
             _refuse_option(type(self).__name__, name, known, see=page)

@@ -539,7 +539,9 @@ def _apply_events(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         "except_column_list": [*CHANGE_COLUMNS],
     }
     given = (
-        {} if options.merge_config is None else options.merge_config.model_dump(exclude_unset=True)
+        {}
+        if options.merge_config is None
+        else options.merge_config.model_dump(exclude_unset=True, by_alias=True)
     )
     if given.get("column_list"):
         del defaults["except_column_list"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dagster import Config
-from pydantic import BeforeValidator, Field
+from pydantic import Field, field_validator
 
 from dagster_delta.engines import ClauseText
 from dagster_delta.errors import InvalidArgument
@@ -80,10 +80,6 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
     when_not_matched_by_source_delete: list[OperationConfig] | None = None
 
 
-def _to_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class MergeConfig(KnownFieldsOnly, Config):
     """Configuration of the mode `merge`."""
 
@@ -97,11 +93,13 @@ class MergeConfig(KnownFieldsOnly, Config):
         description="Whether matched rows are left as they are if all their new values equal the "
         "old ones. The type auto_cdc always does so.",
     )
-    keys: list[str] | None = Field(
+    # An attribute `keys` would make a mapping of it, for `dict`.
+    key_columns: list[str] | None = Field(
         default=None,
+        alias="keys",
         description="For the type auto_cdc, in place of a predicate: columns that identify a row.",
     )
-    sequence_by: Annotated[list[str] | None, BeforeValidator(_to_list)] = Field(
+    sequence_by: list[str] | None = Field(
         default=None,
         description="For auto_cdc: the column of the events that orders those of a key; several "
         "columns order one after another.",
@@ -166,6 +164,12 @@ class MergeConfig(KnownFieldsOnly, Config):
         "`merge_operations_config` overrides them.",
     )
 
+    @field_validator("sequence_by", mode="before")
+    @classmethod
+    def _as_list(cls, value: object) -> object:
+        """One column may be given as text."""
+        return [value] if isinstance(value, str) else value
+
 
 AUTO_CDC_FIELDS = [
     "keys",
@@ -190,7 +194,7 @@ AUTO_CDC_FIELDS = [
 def find_problem(config: MergeConfig, *, asset: str) -> str | None:
     """What contradicts the type of a merge. Raises InvalidArgument for its change events."""
     is_custom = config.merge_type is MergeType.custom
-    given = [name for name in AUTO_CDC_FIELDS if getattr(config, name) is not None]
+    given = [name for name in AUTO_CDC_FIELDS if _value_of(config, name) is not None]
     if config.merge_type is MergeType.auto_cdc:
         try:
             cdc_options(config)
@@ -214,12 +218,16 @@ def find_problem(config: MergeConfig, *, asset: str) -> str | None:
     return None
 
 
+def _value_of(config: MergeConfig, name: str) -> Any:  # noqa: ANN401  a value of any field
+    return getattr(config, "key_columns" if name == "keys" else name)
+
+
 def cdc_options(config: MergeConfig) -> dict[str, Any]:
     """The arguments of `DeltaTable.apply_changes`. Raises InvalidArgument if they contradict."""
     # Imported late: few assets follow change events.
     from dagster_delta.table.operations.apply_changes import CdcOptions
 
-    values = {name: getattr(config, name) for name in AUTO_CDC_FIELDS}
+    values = {name: _value_of(config, name) for name in AUTO_CDC_FIELDS}
     given = {name: value for name, value in values.items() if value is not None}
     CdcOptions(**{"keys": (), "sequence_by": (), **given})
     return given
@@ -230,7 +238,9 @@ def change_events_config(
 ) -> MergeConfig:
     """The merge of type auto_cdc in the metadata of an asset whose mode is `auto_cdc`."""
     found = metadata.get("merge_config", metadata.get("delta/merge_config")) or {}
-    fields = found if isinstance(found, Mapping) else found.model_dump(exclude_unset=True)
+    fields = (
+        found if isinstance(found, Mapping) else found.model_dump(exclude_unset=True, by_alias=True)
+    )
     config = MergeConfig(**{"merge_type": MergeType.auto_cdc, **defaults, **fields})
     if config.merge_type is not MergeType.auto_cdc:
         raise InvalidArgument(
