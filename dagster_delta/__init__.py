@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         delta_files_sensor,
     )
     from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
+    from dagster_delta.orchestration.io.audits import Audit
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (
@@ -129,9 +130,11 @@ if TYPE_CHECKING:
     from dagster_delta.table.slices import Range, Slice
     from dagster_delta.table.transaction.commit_result import CommitResult
     from dagster_delta.table.transaction.retries import ConflictRetries
+    from dagster_delta.table.transaction.staged_write import StagedWrite
     from dagster_delta.table.transaction.transaction import Transaction
 
 __all__ = [
+    "Audit",
     "AzureStorageOptions",
     "Branch",
     "ChangeDataFeed",
@@ -185,6 +188,7 @@ __all__ = [
     "Slice",
     "Snapshot",
     "SparkSessionResource",
+    "StagedWrite",
     "StorageOptions",
     "TableChanges",
     "TableHealth",
@@ -255,6 +259,7 @@ _MODULES = {
     "orchestration.incremental.change_feed_assets": "ChangeFeedConfig delta_change_feed_asset",
     "orchestration.incremental.file_assets": "delta_files_asset delta_files_sensor",
     "orchestration.incremental.upstream_changes": "UpstreamChanges",
+    "orchestration.io.audits": "Audit",
     "orchestration.io.column_lineage": "UpstreamColumns sql_column_lineage",
     "orchestration.io.io_manager": "DeltaIOManager",
     "orchestration.io.merge_config": "MergeConfig MergeOperationsConfig MergeType",
@@ -308,6 +313,7 @@ _MODULES = {
     "table.slices": "Range Slice",
     "table.transaction.commit_result": "CommitResult",
     "table.transaction.retries": "ConflictRetries",
+    "table.transaction.staged_write": "StagedWrite",
     "table.transaction.transaction": "Transaction",
 }
 """The public names of each module."""

@@ -22,6 +22,7 @@
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
     │   ├── PartitionMismatch          a row is outside the partition or predicate being written
     │   └── ExpectationFailed          rows violate an expectation whose violation fails the write
+    ├── AuditFailed                    an audit of a write has failed: nothing was committed
     ├── VersionNotFound                no such version, or none at that timestamp
     │   └── ChangeDataNotRecorded      the change data feed was off at a version of the range
     ├── InvalidArgument                the caller's argument is invalid
@@ -221,6 +222,13 @@ class ExpectationFailed(ConstraintViolation):
     """Rows that were given."""
     rows_by_name: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """The text of a few violating rows by expectation."""
+
+
+class AuditFailed(DeltaError):
+    """An audit of a write has failed, and nothing was committed."""
+
+    results: tuple[object, ...] = ()
+    """What each audit has found."""
 
 
 class VersionNotFound(DeltaError):

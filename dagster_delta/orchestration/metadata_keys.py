@@ -67,6 +67,7 @@ METADATA_KEYS = (
     "delta/source_files",
     *_COUNTERS,
     "delta/expectations",
+    "delta/audits",
     "delta/ignored_columns",
     "delta/null_columns",
     "delta/attempts",

@@ -45,6 +45,14 @@ QUARANTINE_PROPERTY = "dagsterDelta.quarantineOf"
 
 _SUFFIX = "_quarantine"
 
+REJECTED_PROPERTY = "dagsterDelta.rejectedOf"
+"""Table property, the mark of rows that audits have stopped: the asset that they were for."""
+
+REJECTED_SUFFIX = "_rejected"
+
+_MARKS = {_SUFFIX: QUARANTINE_PROPERTY, REJECTED_SUFFIX: REJECTED_PROPERTY}
+"""Ends of the locations of tables beside others, and the property of each."""
+
 _SCHEMA = pa.schema(
     [
         pa.field("row", pa.string()),
@@ -282,17 +290,21 @@ def _replaced_loads(
 def without_quarantines(
     uris: Sequence[str], storage_options: Mapping[str, object] | None
 ) -> list[str]:
-    """The tables among some, without the quarantines of others of them."""
+    """The tables among some, without those beside others of them: quarantines, and rows that audits
+    have stopped.
+    """
     known = set(uris)
 
-    def is_quarantine(uri: str) -> bool:
-        if not uri.endswith(_SUFFIX) or uri.removesuffix(_SUFFIX) not in known:
-            return False
-        try:
-            snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
-        except DeltaError:
-            # Whoever takes the table reports it.
-            return False
-        return QUARANTINE_PROPERTY in snapshot.metadata.configuration
+    def is_beside(uri: str) -> bool:
+        for suffix, mark in _MARKS.items():
+            if not uri.endswith(suffix) or uri.removesuffix(suffix) not in known:
+                continue
+            try:
+                snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
+            except DeltaError:
+                # Whoever takes the table reports it.
+                return False
+            return mark in snapshot.metadata.configuration
+        return False
 
-    return [uri for uri in uris if not is_quarantine(uri)]
+    return [uri for uri in uris if not is_beside(uri)]

@@ -211,6 +211,22 @@ def test_the_page_of_expectations_counts_drops_and_sets_rows_aside(
     assert len(rows("lake/public/orders_quarantine")) == 1
 
 
+def test_the_page_of_audits_publishes_nothing_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = list(follow(DOCS / "audits.md", tmp_path, monkeypatch))
+    assert len(steps) == 2
+    assert len(rows("lake/public/orders")) == 2
+    Path("day.csv").write_text("id,amount\n3,7\n3,8\n")
+    defs = runpy.run_path("defs.py")["defs"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run_all(defs, instance)
+    assert not result.success
+    assert "unique_ids" in str(result.failure_data_for_node("orders"))
+    assert len(rows("lake/public/orders")) == 2
+    assert len(rows("lake/public/orders_rejected")) == 2
+
+
 def test_the_page_of_history_reads_follows_and_restores_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

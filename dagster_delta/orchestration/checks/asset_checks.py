@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
+    check_audit,
     check_declared,
     check_expectation,
     check_freshness,
@@ -97,7 +98,8 @@ def delta_asset_checks(
             have no `dagster/uri`.
         storage_options: storage options for `table`, and for an asset with a `dagster/uri`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
-        expectations: whether the expectations in the metadata of the asset are checks too.
+        expectations: whether the expectations and audits in the metadata of the asset are checks
+            too.
         unique: columns whose combined values are unique, such as the keys of a merge.
         row_count: minimum and maximum number of rows; None for no bound.
         freshness: maximum age of the last change of rows.
@@ -142,6 +144,13 @@ def delta_asset_checks(
                 partial(check_expectation, expectation=known),
             )
             for known in options.expectations
+        }
+        rules |= {
+            audit.check_name: (
+                "The audit of each write passes.",
+                partial(check_audit, name=audit.check_name),
+            )
+            for audit in options.audits
         }
     if not rules:
         raise InvalidArgument(

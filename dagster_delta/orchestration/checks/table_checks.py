@@ -16,6 +16,7 @@ from msgspec.structs import fields
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.audits import AUDITS_KEY
 from dagster_delta.orchestration.io.expectation_report import describe_counts
 from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
@@ -109,6 +110,27 @@ def check_expectation(snapshot: Snapshot, _: int | None, expectation: Expectatio
         passed=False,
         is_warning=True,
         description=f"None of the last {_COMMITS_SEARCHED} commits has counted it: write the asset",
+    )
+
+
+def check_audit(snapshot: Snapshot, _: int | None, name: str) -> Finding:
+    """The result of an audit for the latest write that it has judged. Only the log is read."""
+    for entry in history(snapshot, _COMMITS_SEARCHED):
+        results = entry.commit_info.get(AUDITS_KEY)
+        for result in results if isinstance(results, list) else ():
+            if isinstance(result, Mapping) and result.get("name") == name:
+                passed, version = bool(result.get("passed")), entry.version
+                described = "passed" if passed else "failed, and the rows were committed"
+                return Finding(
+                    passed=passed,
+                    description=f"It {described} at version {version}",
+                    details={"judged_at_version": version},
+                    is_warning=True,
+                )
+    return Finding(
+        passed=False,
+        is_warning=True,
+        description=f"It has judged none of the last {_COMMITS_SEARCHED} commits: write the asset",
     )
 
 

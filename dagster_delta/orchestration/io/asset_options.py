@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.nearest_name import misspelled_name, nearest_name
+from dagster_delta.orchestration.io.audits import Audit, audits_of
 from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
@@ -143,6 +144,11 @@ def _to_expectations(value: object) -> tuple[Expectation, ...]:
     return tuple(found)
 
 
+def _to_audits(value: object) -> tuple[Audit, ...]:
+    items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    return audits_of(items)
+
+
 _Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_to_names)]
 _Values = Annotated[tuple[str, ...], BeforeValidator(_to_texts)]
@@ -185,6 +191,8 @@ class AssetOptions:
     table that satisfy it with a new row are replaced."""
     expectations: Annotated[tuple[Any, ...], BeforeValidator(_to_expectations)] = ()
     """What is expected of the rows, each an `Expectation`; in YAML a mapping of its fields."""
+    audits: Annotated[tuple[Any, ...], BeforeValidator(_to_audits)] = ()
+    """What judges the rows and the table before the commit: functions, or `Audit`s."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
@@ -289,7 +297,14 @@ def read_asset_options(
     if replaced := {name: value for name, value in merge.items() if value is not None}:
         config = parsed.merge_config or defaults.merge_config or MergeConfig()
         given["merge_config"] = config.model_copy(update=replaced)
-    return defaults.with_values(**given)
+    options = defaults.with_values(**given)
+    names = {known.name for known in options.expectations}
+    if both := names.intersection(audit.check_name for audit in options.audits):
+        raise InvalidArgument(
+            f"{owner} has an expectation and an audit of the name {min(both)!r}, which is that of "
+            "one asset check"
+        )
+    return options
 
 
 def read_input_options(metadata: Mapping[str, object], owner: str) -> InputOptions:

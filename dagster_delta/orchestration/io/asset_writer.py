@@ -24,6 +24,7 @@ from dagster_delta.orchestration.io.asset_options import (
     check_merge,
     check_shared,
 )
+from dagster_delta.orchestration.io.audits import AuditResult, RejectedRows, WriteAudits
 from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeType,
@@ -37,7 +38,11 @@ from dagster_delta.orchestration.io.table_owner import (
     record_property,
 )
 from dagster_delta.orchestration.metadata_keys import counted, first_names
-from dagster_delta.orchestration.quarantine import Quarantine, WriteQuarantine
+from dagster_delta.orchestration.quarantine import (
+    REJECTED_SUFFIX,
+    Quarantine,
+    WriteQuarantine,
+)
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.create import definition_of, differing_properties
@@ -93,6 +98,8 @@ class AssetWrite(msgspec.Struct, frozen=True):
     """Columns of the rows that control a merge and are not written to the table."""
     run: Slice | None = None
     """The Dagster partitions of the run, if it leaves some of them as they are."""
+    audits: WriteAudits | None = None
+    """What judges the write before its commit; None if nothing does."""
 
     # Storage options may hold secrets.
     def __repr__(self) -> str:
@@ -108,6 +115,20 @@ class AssetWrite(msgspec.Struct, frozen=True):
         """The table beside that of the asset, for rows that are left out of it."""
         owner = self.asset_key or self.name
         return Quarantine.beside(self.uri, owner, self.storage_options, self.commit_info)
+
+    def audited(self) -> AssetWrite:
+        """The write with the audits of its options."""
+        options, beside = self.options, self.quarantine_of_expectations
+        if not options.audits:
+            return self
+        rejected = RejectedRows(
+            self.uri.rstrip("/") + REJECTED_SUFFIX,
+            beside.quarantine.owner,
+            self.storage_options,
+            self.commit_info,
+            beside.load.load_id,
+        )
+        return replace(self, audits=WriteAudits(options.audits, rejected, options.masked_columns))
 
     @property
     def quarantine_of_expectations(self) -> WriteQuarantine:
@@ -145,6 +166,8 @@ class WrittenAsset(msgspec.Struct, frozen=True):
     """Keys of partitions that were not written, since they have rows and the mode is `ignore`."""
     observed: ObservedRows | None = None
     """How the rows met their expectations; None if there were none."""
+    audit_results: tuple[AuditResult, ...] = ()
+    """What the audits of the write have found."""
     metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Further metadata for the UI."""
 
@@ -261,7 +284,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         before = table.snapshot()
     # After the commit nothing may fail: a repeated run would write its rows again.
     differing = differing_properties(before, write.options.table_properties)
-    write = _claim_table(write, table, before)
+    write = _claim_table(write, table, before).audited()
     try:
         if write.options.mode == "merge":
             result = _merge_rows(write, table, data, creates_table=before is None)
@@ -346,6 +369,7 @@ def _append_rows(write: AssetWrite, table: DeltaTable, data: object) -> CommitRe
         cluster_by=options.cluster_by,
         expectations=options.expectations,
         quarantine=write.quarantine_of_expectations,
+        audit=write.audits,
     )
 
 
@@ -358,6 +382,7 @@ def _replace_matches(write: AssetWrite, table: DeltaTable, data: object) -> Comm
         replace_on=options.replace_on,
         expectations=options.expectations,
         quarantine=write.quarantine_of_expectations,
+        audit=write.audits,
         # Rows with a null key would be added again by another attempt.
         idempotency=write.idempotency,
         schema_mode=options.schema_mode,
@@ -402,6 +427,7 @@ def _merge_rows(
             progress=write.progress,
             expectations=options.expectations,
             quarantine=write.quarantine_of_expectations,
+            audit=write.audits,
             schema_mode=options.schema_mode,
             creates=creates,
             **cdc_options(config),
@@ -417,6 +443,7 @@ def _merge_rows(
         progress=write.progress,
         expectations=options.expectations,
         quarantine=write.quarantine_of_expectations,
+        audit=write.audits,
         schema_mode=options.schema_mode,
         creates=creates,
         skip_unchanged=config.skip_unchanged,
@@ -450,6 +477,7 @@ def _describe_result(
         attempts=result.attempts,
         kept_partitions=() if result.skipped else kept,
         observed=result.observed,
+        audit_results=() if write.audits is None else write.audits.results,
         warnings=tuple(_find_warnings(write, result, differing)),
     )
 

@@ -1,7 +1,5 @@
-"""What the UI shows of expectations: metadata of the materialization, and results of asset checks
-with the name of each expectation. All of it was counted by the write; no row is read again.
-
-Spec: none; Dagster's own events.
+"""What the UI shows of expectations and audits: metadata of the materialization, and results of
+asset checks of their names. All of it is known from the write; no row is read again.
 """
 
 from __future__ import annotations
@@ -11,7 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from dagster_delta.errors import ExpectationFailed
+from dagster_delta.errors import AuditFailed, ExpectationFailed
+from dagster_delta.orchestration.io.asset_options import AssetOptions
+from dagster_delta.orchestration.io.audits import AuditResult
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
 from dagster_delta.orchestration.row_tables import Row, row_table
@@ -19,6 +19,17 @@ from dagster_delta.table.operations.expectations import Expectation, ObservedRow
 
 VIOLATIONS_KEY = "delta/violations"
 ROWS_KEY = "delta/failing_rows"
+
+
+def audit_metadata(results: Sequence[AuditResult]) -> Mapping[str, object]:
+    """Metadata of a materialization that was audited."""
+    if not results:
+        return {}
+    rows = [
+        {"name": found.audit.check_name, "passed": found.passed, "description": found.description}
+        for found in results
+    ]
+    return {"delta/audits": row_table(rows, ())}
 
 
 def expectation_metadata(
@@ -38,23 +49,41 @@ def expectation_metadata(
 
 def report_evaluations(
     asset_key: dg.AssetKey,
-    expectations: Sequence[Expectation],
-    observed: ObservedRows | ExpectationFailed,
-    masked: Collection[str],
+    options: AssetOptions,
+    observed: ObservedRows | None,
+    audits: Sequence[AuditResult],
 ) -> None:
-    """Report the result of each expectation as that of an asset check of its name, if this is a
-    step of a run.
+    """Report the result of each expectation and audit as that of an asset check of its name, if
+    this is a step of a run.
     """
     execution = current_execution()
     if execution is None:
         return
-    for expectation in expectations:
-        evaluation = _make_evaluation(asset_key, expectation, observed, masked)
-        if isinstance(observed, ExpectationFailed):
-            # Dagster drops what a step has logged in the call that fails it.
-            execution.instance.report_runless_asset_event(evaluation)
-        else:
-            execution.log_event(evaluation)
+    for result in audits:
+        execution.log_event(result.evaluation(asset_key))
+    for expectation in options.expectations if observed is not None else ():
+        assert observed is not None  # noqa: S101  mypy does not see it
+        masked = options.masked_columns
+        execution.log_event(_make_evaluation(asset_key, expectation, observed, masked))
+
+
+def report_failure(
+    asset_key: dg.AssetKey, options: AssetOptions, error: ExpectationFailed | AuditFailed
+) -> None:
+    """The same for a write that has failed."""
+    execution = current_execution()
+    if execution is None:
+        return
+    if isinstance(error, AuditFailed):
+        found = [r.evaluation(asset_key) for r in error.results if isinstance(r, AuditResult)]
+    else:
+        masked = options.masked_columns
+        found = [
+            _make_evaluation(asset_key, known, error, masked) for known in options.expectations
+        ]
+    for evaluation in found:
+        # Dagster drops what a step has logged in the call that fails it.
+        execution.instance.report_runless_asset_event(evaluation)
 
 
 def _make_evaluation(

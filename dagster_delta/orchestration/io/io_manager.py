@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_delta.errors import ExpectationFailed, InvalidArgument, TableNotFound
+from dagster_delta.errors import (
+    AuditFailed,
+    ExpectationFailed,
+    InvalidArgument,
+    TableNotFound,
+)
 from dagster_delta.orchestration.branches import (
     BranchedTables,
     branch_facts,
@@ -36,7 +41,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     PartitionFrames,
     Rows,
 )
-from dagster_delta.orchestration.io.expectation_report import report_evaluations
+from dagster_delta.orchestration.io.expectation_report import report_failure
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.observers import TableObserver
 from dagster_delta.orchestration.io.openlineage import OpenLineageObserver
@@ -215,10 +220,9 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             try:
                 written = value.write(write)
-            except ExpectationFailed as error:
+            except (ExpectationFailed, AuditFailed) as error:
                 if context.has_asset_key:
-                    masked = options.masked_columns
-                    report_evaluations(context.asset_key, options.expectations, error, masked)
+                    report_failure(context.asset_key, options, error)
                 raise
         if isinstance(written, NothingWritten):
             report_nothing(context, written)

@@ -19,6 +19,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import NothingWritten, WrittenAsset
 from dagster_delta.orchestration.io.expectation_report import (
+    audit_metadata,
     expectation_metadata,
     report_evaluations,
 )
@@ -126,16 +127,15 @@ def report_write(
 
 
 def _report_expectations(context: OutputContext, written: WrittenAsset) -> Mapping[str, object]:
-    """Report the results of expectations; returns their metadata."""
+    """Report the results of expectations and audits; returns their metadata."""
     options, observed = written.write.options, written.observed
-    if observed is None:
-        return {}
+    audits = written.audit_results
     if context.has_asset_key:
-        masked = options.masked_columns
-        report_evaluations(context.asset_key, options.expectations, observed, masked)
+        report_evaluations(context.asset_key, options, observed, audits)
     others = written.metadata.get("delta/quarantined_rows")
     also = others if isinstance(others, int) else 0
-    return expectation_metadata(options.expectations, observed, also_set_aside=also)
+    counts = expectation_metadata(options.expectations, observed, also_set_aside=also)
+    return {**counts, **audit_metadata(audits)}
 
 
 def _effect_of_run(

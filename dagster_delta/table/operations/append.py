@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.slices import IfPresent, Slice
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
-    from dagster_delta.table.transaction.staged_write import Audit
+    from dagster_delta.table.transaction.staged_write import AuditOfWrite
 
 
 def append(
@@ -49,7 +49,7 @@ def append(
     if_present: IfPresent | None = None,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
-    audit: Audit | None = None,
+    audit: AuditOfWrite | None = None,
 ) -> CommitResult:
     """Append rows as one commit, creating the table if it does not exist.
 

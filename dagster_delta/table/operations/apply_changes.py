@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
-    from dagster_delta.table.transaction.staged_write import Audit
+    from dagster_delta.table.transaction.staged_write import AuditOfWrite
 
 AUTO_CDC_PROPERTY = "dagsterDelta.autoCdc"
 """Table property: how a table follows change events, which later runs may not change."""
@@ -223,7 +223,7 @@ def apply_changes(
     within: Slice | None = None,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
-    audit: Audit | None = None,
+    audit: AuditOfWrite | None = None,
 ) -> CommitResult:
     """Apply change events as one commit, which creates the table if there is none.
 

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
-    from dagster_delta.table.transaction.staged_write import Audit
+    from dagster_delta.table.transaction.staged_write import AuditOfWrite
 
 _Path = tuple[str, ...]
 
@@ -119,7 +119,7 @@ def merge(
     skip_unchanged: bool = False,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
-    audit: Audit | None = None,
+    audit: AuditOfWrite | None = None,
 ) -> MergeBuilder:
     """Merge a source into the table: add clauses, then call `execute`.
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
     from dagster_delta.table.transaction.commit_result import AppTransaction
     from dagster_delta.table.transaction.retries import OnConflict
-    from dagster_delta.table.transaction.staged_write import Audit
+    from dagster_delta.table.transaction.staged_write import AuditOfWrite
     from dagster_delta.table.transaction.transaction import CommitResult
 
 
@@ -73,7 +73,7 @@ def overwrite(
     replace_on: str | None = None,
     expectations: Sequence[Expectation] = (),
     quarantine: RowQuarantine | None = None,
-    audit: Audit | None = None,
+    audit: AuditOfWrite | None = None,
 ) -> CommitResult:
     """Replace rows as one commit, creating the table if it does not exist.
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
     from dagster_delta.table.slices import Slice
     from dagster_delta.table.transaction.commit_result import RowQuarantine
-    from dagster_delta.table.transaction.staged_write import Audit
+    from dagster_delta.table.transaction.staged_write import AuditOfWrite
 
 _AnySnapshot = TypeVar("_AnySnapshot", Snapshot, Snapshot | None)
 
@@ -87,7 +87,7 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the table that the statement keeps to."""
     expectations: Sequence[Expectation] = ()
     """What is expected of the rows that it is given."""
-    audit: Audit | None = None
+    audit: AuditOfWrite | None = None
     """Judges what is about to be committed; see `StagedWrite`."""
     quarantine: RowQuarantine | None = None
     """Where rows go that violate an expectation with `quarantine`."""

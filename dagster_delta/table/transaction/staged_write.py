@@ -27,6 +27,6 @@ class StagedWrite(msgspec.Struct, frozen=True):
     """The table as it is; None if the commit would create it."""
 
 
-Audit: TypeAlias = Callable[[StagedWrite], Mapping[str, object] | None]
+AuditOfWrite: TypeAlias = Callable[[StagedWrite], Mapping[str, object] | None]
 """Called before each attempt to commit a write, and again if others have changed rows meanwhile. An
 error that it raises leaves the table as it is; what it returns is added to the commitInfo."""

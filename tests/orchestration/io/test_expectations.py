@@ -12,7 +12,7 @@ import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, Expectation, delta_asset_checks
 from dagster_delta.errors import ExpectationFailed, InvalidArgument
-from dagster_delta.table.transaction.transaction import Transaction
+from dagster_delta.table.transaction import committer, transaction
 from tests.table_rows import stored_rows
 
 ROWS = pa.table({"id": [1, 2, None, 4], "amount": [1.0, -1.0, 5.0, None]})
@@ -131,16 +131,16 @@ class _Killed(BaseException):
 def test_a_run_that_is_killed_between_the_two_commits_and_repeated_doubles_nothing(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    commit = Transaction.commit
+    commit = committer.commit_with_retry
     kills: list[int] = []
 
-    def killed(self: Any, *args: Any, **options: Any) -> Any:
-        if "quarantine" not in self.store.location.uri and not kills:
+    def killed(store: Any, *args: Any, **options: Any) -> Any:
+        if "quarantine" not in store.location.uri and not kills:
             kills.append(1)
             raise _Killed
-        return commit(self, *args, **options)
+        return commit(store, *args, **options)
 
-    monkeypatch.setattr(Transaction, "commit", killed)
+    monkeypatch.setattr(transaction, "commit_with_retry", killed)
     asset = orders(MOVES, mode=mode)
     with pytest.raises(_Killed):
         run(asset, tmp_path, instance)
