@@ -267,6 +267,15 @@ def lines_about_features(features: Collection[str], table: TableConfiguration) -
             yield from _lines_of(similar)
 
 
+def lines_about_clone(source: TableConfiguration, *, is_shallow: bool) -> Iterator[str]:
+    """What a clone of a table means for other programs, as `program_lines`: it has the features of
+    its source, and a shallow one files of another table.
+    """
+    if is_shallow:
+        yield from _lines_of(SHALLOW_CLONE)
+    yield from lines_about_features(effective_features(source.protocol) | {"columnMapping"}, source)
+
+
 def _lines_of(table: str) -> Iterator[str]:
     known = load_programs()
     reads = known.verdicts(table, _READS)

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from dagster import ConfigurableResource, get_dagster_logger
@@ -25,6 +25,7 @@ from dagster_delta.orchestration.storage_options import (
 )
 from dagster_delta.storage import resolve_variable
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.programs import READERS_PROPERTY, known_readers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -340,6 +341,18 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         default=LocalStorageOptions(), description="Storage options."
     )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
+    readers: list[str] | None = Field(
+        default=None,
+        description="Other programs that read the table, such as deltalake and DuckDB: a change "
+        "after which one of them gives wrong rows without an error is refused. `create` and "
+        "`writable_table` store it as the table property dagsterDelta.readers. Default: the "
+        "programs that the table names.",
+    )
+
+    def __init__(self, **data: Any) -> None:
+        if isinstance(readers := data.get("readers"), list):
+            known_readers(readers)
+        super().__init__(**data)
 
     @property
     def table_uri(self) -> str:
@@ -388,7 +401,17 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         """
         if (branch := self.find_branch()) is not None:
             branch.begin(self.table_uri)
-        return self.table()
+        table = self.table()
+        named = self._readers_property()
+        if any(table.metadata().configuration.get(key) != text for key, text in named.items()):
+            table.set_properties(named)
+        return table
+
+    def _readers_property(self) -> dict[str, str]:
+        """The table property that the option is stored as; none without the option."""
+        if self.readers is None:
+            return {}
+        return {READERS_PROPERTY: ",".join(known_readers(self.readers))}
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the location, or, with a branch, in the branch."""
@@ -416,10 +439,11 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         Raises:
             TableAlreadyExists: the mode is `error` and the table exists.
         """
-        uri, options, given = self.table_uri, self.storage_options.to_options(), properties
+        uri, options = self.table_uri, self.storage_options.to_options()
+        given = {**self._readers_property(), **(properties or {})}
         if (branch := self.find_branch()) is not None:
             if branch.begin(uri) is None:
-                given = {**(properties or {}), **branch.new_table_properties(uri)}
+                given |= branch.new_table_properties(uri)
             uri, options = branch.table_uri(uri), dict(branch.storage_options)
         return DeltaTable.create(
             uri,

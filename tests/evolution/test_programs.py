@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from dagster_delta.evolution.programs import (
     similar_tables,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.table.programs import clone_lines
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
 WIDENING = {"delta.enableTypeWidening": "true"}
@@ -244,3 +246,22 @@ def test_health_names_programs_that_misread_or_refuse_a_table(tmp_path: Path) ->
     health = changed.health()
     assert (health.misread_by, health.refused_by) == ((), ())
     assert readers_with(changed.snapshot().configuration, "wrong") == ()
+
+
+def test_a_clone_names_programs_that_cannot_read_it(tmp_path: Path) -> None:
+    source = table(tmp_path, delta_enableDeletionVectors="true").snapshot()
+    deep = "\n".join(clone_lines(source, is_shallow=False))
+    shallow = "\n".join(clone_lines(source, is_shallow=True))
+    assert "deletion vectors" in deep
+    assert "shallow clone" not in deep
+    assert shallow.startswith("- other programs, of a table with `shallow clone`")
+    assert "instead: `clone(deep=True)`" in shallow
+    assert deep in shallow
+
+
+def test_a_converted_table_names_programs_that_misread_its_properties(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    DeltaTable.convert(tmp_path, properties={"delta.enableDeletionVectors": "true"})
+    assert "**wrong without an error**: chdb" in caplog.text

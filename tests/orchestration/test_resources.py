@@ -78,6 +78,20 @@ def test_a_table_that_is_there_is_not_created_again(tmp_path):
     assert resource.create(ROWS.schema, mode="ignore").version() == 0
 
 
+def test_readers_of_a_resource_become_a_property_of_its_table(tmp_path):
+    resource = DeltaTableResource(uri=str(tmp_path / "t"), readers=["chdb", "duckdb"])
+    created = resource.create(ROWS.schema)
+    assert created.metadata().configuration["dagsterDelta.readers"] == "chdb,DuckDB"
+    with pytest.raises(SchemaChangeRefused, match="chdb"):
+        resource.table().set_properties({"delta.enableDeletionVectors": "true"})
+    other = DeltaTableResource(uri=str(tmp_path / "t"), readers=["polars"])
+    written = other.writable_table()
+    assert written.metadata().configuration["dagsterDelta.readers"] == "polars"
+    assert other.writable_table().version() == written.version()
+    with pytest.raises(InvalidArgument, match="polar is not a program"):
+        DeltaTableResource(uri=str(tmp_path / "t"), readers=["polar"])
+
+
 def test_the_switch_for_column_changes_is_for_handles_and_leaves_new_tables_plain(tmp_path):
     off = DeltaTableResource(uri=str(tmp_path / "t"))
     on = DeltaTableResource(uri=str(tmp_path / "t"), enable_column_change=True)

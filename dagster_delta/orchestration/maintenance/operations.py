@@ -28,6 +28,7 @@ from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.operations.reorg import Purge
 from dagster_delta.table.operations.rewrite_files import OptimizeProgress, OptimizeResult
+from dagster_delta.table.programs import clone_lines
 from dagster_delta.table.read.snapshot import Snapshot
 
 MAINTENANCE_POOL = "delta_maintenance"
@@ -327,6 +328,8 @@ class CloneConfig(OperationConfig):
         if self.dry_run:
             target = open_store(self.target, table.snapshot().store.location.options)
             check_clone(source, target, CloneOptions(self.deep, self.replace))
+            if lines := clone_lines(source, is_shallow=not self.deep):
+                log.warning("\n".join(("clone: what other programs do with it", *lines)))
             summary = f"would be a {kind} clone of version {source.version} ({size}): {self.target}"
             return summary, facts
         result = table.clone(

@@ -5,6 +5,7 @@ Spec: Add File and Remove File; Partition Value Serialization; Per-file Statisti
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
@@ -40,10 +41,13 @@ from dagster_delta.protocol.values.partition_values import (
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.reader import has_log
+from dagster_delta.table.programs import lines_about_properties
 from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
+
+_LOG = logging.getLogger(__name__)
 
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -140,6 +144,9 @@ def convert(
     except CommitConflict:
         raise _already_exists(opened) from None
     table._adopt(converted)
+    texts = {key: str(value) for key, value in (properties or {}).items()}
+    if lines := lines_about_properties(converted.snapshot, texts):
+        _LOG.warning("the new table %s:\n%s", opened.location.uri, "\n".join(lines))
     return table
 
 
