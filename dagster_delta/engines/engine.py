@@ -16,6 +16,7 @@ from dagster_delta.engines.plans import (
     ChangeFileSet,
     MatchedRows,
     ObservedRows,
+    OlderRows,
     ReadPlan,
     RewriteResult,
     RowRewrite,
@@ -184,6 +185,18 @@ class Engine(Protocol):
         Raises:
             UnsupportedExpression: the engine cannot evaluate the predicate exactly.
             InvalidArgument: the predicate fails on a value.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+        """
+
+    def find_older(self, plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> OlderRows:
+        """All live rows but the latest one of each key. Null is a key; it is the least in order.
+
+        Args:
+            plan: the files, with the columns of keys and order.
+            keys: columns that rows of one key share.
+            order_by: columns, of which the greatest values are the latest.
+
+        Raises:
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
         """
 

@@ -64,6 +64,17 @@ class MatchedRows(msgspec.Struct, frozen=True):
     """Indexes of the rows in the file, deleted ones counted and not among them."""
 
 
+class OlderRows(msgspec.Struct, frozen=True):
+    """The live rows that are not the latest of their key."""
+
+    rows: Mapping[str, BitMap64]
+    """Indexes of the rows by path of the file, as in the log; files without any are omitted."""
+    num_ties: int
+    """How many of them are as late as the row that stays."""
+    tie_examples: tuple[str, ...] = ()
+    """The keys of some of these."""
+
+
 class Assignment(msgspec.Struct, frozen=True):
     """A new value for a column, computed from the row as it was."""
 

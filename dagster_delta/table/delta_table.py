@@ -55,6 +55,7 @@ class DeltaTable(TableHandle):
     delete = Statement(lambda: operations.delete.delete)
     update = Statement(lambda: operations.update.update)
     merge = Statement(lambda: operations.merge.merge)
+    keep_latest = Statement(lambda: operations.keep_latest.keep_latest)
     apply_changes = Statement(lambda: operations.apply_changes.apply_changes)
 
     optimize = Statement(lambda: operations.optimize.optimize)

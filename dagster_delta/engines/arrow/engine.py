@@ -15,6 +15,7 @@ from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
     MatchedRows,
+    OlderRows,
     ReadPlan,
     RewriteResult,
     RowRewrite,
@@ -166,6 +167,12 @@ class ArrowEngine:
         from dagster_delta.engines.arrow.predicate_matching import find_matches
 
         return find_matches(plan)
+
+    def find_older(self, plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> OlderRows:
+        """All live rows but the latest one of each key. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.older_rows import find_older
+
+        return find_older(plan, keys, order_by)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Rewrite rows. Raises as `Engine` says."""

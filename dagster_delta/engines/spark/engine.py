@@ -21,6 +21,7 @@ from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
     MatchedRows,
+    OlderRows,
     ReadPlan,
     RewriteResult,
     RowRewrite,
@@ -30,7 +31,7 @@ from dagster_delta.engines.plans import (
 )
 from dagster_delta.engines.spark.changes.change_replay import replay_changes
 from dagster_delta.engines.spark.changes.compared_rows import compare_rows
-from dagster_delta.engines.spark.changes.delete_update import find_matches, rewrite_rows
+from dagster_delta.engines.spark.changes.delete_update import find_matches, find_older, rewrite_rows
 from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
@@ -148,6 +149,10 @@ class SparkEngine:
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
         return find_matches(self._session_for(plan.store), plan)
+
+    def find_older(self, plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> OlderRows:
+        """All live rows but the latest one of each key. Raises as `Engine` says."""
+        return find_older(self._session_for(plan.store), plan, keys, order_by)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Rewrite rows, in no order. Raises as `Engine` says."""

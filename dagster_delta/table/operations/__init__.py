@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         generate_symlink_manifests as generate_symlink_manifests,
     )
     from dagster_delta.table.operations import health as health
+    from dagster_delta.table.operations import keep_latest as keep_latest
     from dagster_delta.table.operations import merge as merge
     from dagster_delta.table.operations import optimize as optimize
     from dagster_delta.table.operations import overwrite as overwrite

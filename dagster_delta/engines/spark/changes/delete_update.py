@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
+from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.footers import count_live_rows
-from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
+from dagster_delta.engines.plans import (
+    MatchedRows,
+    OlderRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+)
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.read.position_bitmaps import FileIndex, collect_rows
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
@@ -38,7 +46,7 @@ from dagster_delta.engines.spark.write.tasks import (
     changes_of,
     copy_files,
 )
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import MAX_EXAMPLES, InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
@@ -52,6 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SMALL_SHARE = 0.75
+_PLACE, _TURN = "__delta_place", "__delta_turn"
 _CopiedFile = dict[str, Any]
 """A row of `COPIED_FILE_SCHEMA`, without the columns that are null."""
 _COPIED_COLUMNS = [
@@ -152,6 +161,31 @@ def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]
         found = collect_rows(rows)
     for path, bitmap in files.by_path(found, table=table).items():
         yield MatchedRows(path, bitmap)
+
+
+def find_older(
+    session: SparkSession, plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]
+) -> OlderRows:
+    """All live rows but the latest one of each key. Raises as `Engine.find_older` says."""
+    functions, table = functions_of(session), plan.store.location.uri
+    files = FileIndex.of(plan.files, plan.store, version=plan.version)
+    if not plan.files.num_rows:
+        return OlderRows({}, 0)
+    columns = [functions.col(quote(name)) for name in keys]
+    order = [functions.col(quote(name)).desc_nulls_last() for name in order_by]
+    of_key = Window.partitionBy(*columns)
+    place = functions.rank().over(of_key.orderBy(*order))
+    last = [functions.col(name).desc() for name in (FILE_KEY, ROW_INDEX)]
+    turn = functions.row_number().over(of_key.orderBy(*order, *last))
+    with spark_failures(table=table):
+        rows = read_frame(session, plan, with_positions=True)
+        older = rows.withColumns({_PLACE: place, _TURN: turn}).where(f"{_TURN} > 1")
+        ties = older.where(f"{_PLACE} = 1").select(*columns)
+        num_ties = ties.count()
+        examples = ties.limit(MAX_EXAMPLES).collect() if num_ties else []
+        found = collect_rows(older.select(FILE_KEY, ROW_INDEX))
+    by_path = files.by_path(found, table=table) if found else {}
+    return OlderRows(by_path, num_ties, tuple(str(tuple(row)) for row in examples))
 
 
 def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:

@@ -1,0 +1,97 @@
+"""Finds the rows that are not the latest of their key, on the embedded engine.
+
+Keys and order are sorted by an embedded SQL engine, which spills to disk if memory is short.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.arrow.predicate_matching import bitmap_of, rows_by_file
+from dagster_delta.engines.memory_budget import MemoryBudget
+from dagster_delta.engines.plans import OlderRows, ReadPlan
+from dagster_delta.errors import MAX_EXAMPLES
+from dagster_delta.nested_arrays import numbers_of
+from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
+from dagster_delta.parquet.opened_file import data_files
+from dagster_delta.parquet.reader import plan_reader, read_ahead
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.storage.scratch import scratch_directory
+
+_OLDER = """CREATE TEMP TABLE older AS SELECT * FROM (
+    SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {order}, f DESC, r DESC) AS turn,
+        rank() OVER (PARTITION BY {keys} ORDER BY {order}) AS place
+    FROM given
+) WHERE turn > 1"""
+
+
+def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> OlderRows:
+    """The live rows with a later row of the same key. Raises as `Engine.find_older` says."""
+    import duckdb
+
+    names = [*keys, *order_by]
+    types = [plan.configuration.schema.field(name).data_type for name in names]
+    fields = [pa.field("f", pa.int32()), pa.field("r", pa.int64())]
+    fields += [pa.field(f"c{index}", _input_type(kind)) for index, kind in enumerate(types)]
+    chosen = list(dict.fromkeys(names))
+    reader = plan_reader(plan, chosen)
+    sources = reader.sources(data_files(plan.files))
+
+    def inputs() -> Iterator[pa.RecordBatch]:
+        for batch in read_ahead(plan.store, sources, files=plan.files):
+            values = map(_comparable, map(batch.column, names), types)
+            arrays = [batch.column(FILE_ORDINAL), batch.column(ROW_INDEX), *values]
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    columns = [f"c{index}" for index in range(len(names))]
+    order = ", ".join(f"{column} DESC NULLS LAST" for column in columns[len(keys) :])
+    by_key = ", ".join(columns[: len(keys)])
+    with scratch_directory("delta-latest-") as directory:
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                **SEALED_CONFIG,
+                "temp_directory": directory,
+                "memory_limit": f"{MemoryBudget.of(None).join_bytes}B",
+                "threads": max(1, os.cpu_count() or 1),
+                "preserve_insertion_order": False,
+            },
+        )
+        try:
+            given = pa.RecordBatchReader.from_batches(pa.schema(fields), inputs())
+            connection.register("given", given)
+            connection.execute(_OLDER.format(keys=by_key, order=order))
+            found = connection.sql("SELECT f, r FROM older ORDER BY f, r").to_arrow_table()
+            ties = connection.sql(f"SELECT {by_key} FROM older WHERE place = 1")
+            num_ties = ties.count("*").fetchall()[0][0]
+            examples = ties.limit(MAX_EXAMPLES).fetchall()
+        finally:
+            connection.close()
+    found = found.combine_chunks()
+    ordinals, rows = (numbers_of(_whole(found[name])) for name in ("f", "r"))
+    paths = plan.files["path"]
+    older = {
+        paths[ordinal].as_py(): bitmap_of(some) for ordinal, some in rows_by_file(ordinals, rows)
+    }
+    return OlderRows(older, num_ties, tuple(map(str, examples)))
+
+
+def _whole(values: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+
+
+def _comparable(values: pa.Array, data_type: DataType) -> pa.Array:
+    """A column in a form for which the SQL engine's order and equality are Spark's."""
+    found = duckdb_input(values, data_type)
+    # Minus zero equals zero, but its hash differs.
+    return pc.add(found, pa.scalar(0.0, found.type)) if pa.types.is_floating(found.type) else found
+
+
+def _input_type(data_type: DataType) -> pa.DataType:
+    return _comparable(pa.nulls(0, to_arrow_type(data_type)), data_type).type
