@@ -56,6 +56,13 @@ def mask_of(bits: NDArray[np.bool_]) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(bits), [None, data])
 
 
+def bits_of(mask: pa.BooleanArray) -> NDArray[np.bool_]:
+    """A `pa.BooleanArray` without nulls as a numpy array."""
+    data = np.frombuffer(mask.buffers()[1], dtype=np.uint8)
+    bits = np.unpackbits(data, count=mask.offset + len(mask), bitorder="little")
+    return bits[mask.offset :].view(bool)
+
+
 def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of the values without dictionaries, runs and extension types."""
     while True:
@@ -156,6 +163,17 @@ def count_leaves(data_type: pa.DataType) -> int:
     if not pa.types.is_nested(data_type):
         return 1
     return sum(count_leaves(field.type) for field in inner_fields(data_type))
+
+
+def leaf_ranges(fields: list[pa.Field]) -> list[range]:
+    """Indexes of the Parquet columns of each field."""
+    ranges = []
+    start = 0
+    for field in fields:
+        stop = start + count_leaves(field.type)
+        ranges.append(range(start, stop))
+        start = stop
+    return ranges
 
 
 def with_inner_fields(data_type: pa.DataType, fields: list[pa.Field]) -> pa.DataType:

@@ -16,18 +16,25 @@ from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.nested_arrays import index_of, rows_without_columns, without_views
+from dagster_delta.nested_arrays import (
+    bits_of,
+    index_of,
+    rows_without_columns,
+)
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.parquet.opened_file import (
+    BATCH_BYTES,
     DataFile,
     OpenedFile,
+    filter_rows,
     naming_data_file,
     read_data_footer,
 )
@@ -57,6 +64,8 @@ from dagster_delta.sql.skipping import bounded_columns, possible_outcomes, with_
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.sql.typed import Typed
 
@@ -108,13 +117,14 @@ class DataFileReader:
         self._condition = None if where is None else with_constants(where.typed)
         """Skips row groups, as it skips files: its constants are computed."""
         self._vectors = DeletionVectorLoader(store, expected_vectors)
-        referenced = {path[0] for path in where.references} if where is not None else set(columns)
+        referenced = set() if where is None else {path[0] for path in where.references}
         schema = configuration.schema
-        first = [field.name for field in schema if field.name in referenced] if where else columns
+        first = [field.name for field in schema if field.name in referenced]
         self._first = _ColumnSet(configuration, first)
-        """The columns that are always decoded: those of the filter, or all if there is none."""
+        """The columns of the filter, which are always decoded."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
-        decoded = [*self._first.names, *self._rest.names]
+        self._returned = [name for name in first if name in columns]
+        decoded = [*self._returned, *self._rest.names]
         self._positions_of_columns = [decoded.index(name) for name in columns]
         """Of the columns to return, among those that are decoded."""
         self._with_positions = with_positions
@@ -215,65 +225,84 @@ class DataFileReader:
 
     def _read_wanted(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         rest = _RawRows(self._rest.decode(opened, group))
-        start = opened.first_rows[group]
+        found = self._find_passing(opened, group)
+        most = opened.rows_at_once(group, self._rest.projection(opened).parquet_columns)
+        for passing in _join_passing(found, most):
+            if not passing.count:
+                rest.skip(passing.length)
+            elif not self._rest.names:
+                arrays = [passing.first.column(index) for index in self._positions_of_columns]
+                indexes = np.arange(passing.start, passing.start + passing.length)
+                yield self._add_position_columns(
+                    arrays, opened.file, indexes, passing.mask, passing.count
+                )
+            else:
+                yield from self._with_rest(opened, group, passing, rest)
+
+    def _find_passing(self, opened: OpenedFile, group: int) -> Iterator[_Passing]:
+        """The rows that are wanted and for which the filter is true, in batches of all rows."""
+        start, end = opened.first_rows[group : group + 2]
+        if self._where is None:
+            mask = opened.wanted_rows(start, end - start)
+            count = end - start if mask is None else mask.true_count
+            yield _Passing(start, end - start, mask, rows_without_columns(count), count)
+            return
         # Decode.
         for raw in self._first.decode(opened, group):
             # Mask: a filter never sees a deleted row, as it could fail on one.
-            selected = opened.wanted_rows(start, raw.num_rows)
-            rows, count = _filter_rows(raw, selected)
+            mask = opened.wanted_rows(start, raw.num_rows)
+            rows, count = filter_rows(raw, mask)
             # Project and cast.
             columns = self._first.batch(opened, rows, count)
             # Filter.
-            if self._where is not None:
-                passes = pc.fill_null(self._where.evaluate_filter(columns), FALSE)
-                columns, count = _filter_rows(columns, passes)
-                if selected is not None:
-                    passes = pc.replace_with_mask(selected, selected, passes)
-                selected = passes
-            # The other columns are decoded, masked, projected and cast for the rows that remain.
-            if count:
-                yield from self._with_rest(opened, start, selected, columns, rest, raw.num_rows)
-            else:
-                rest.skip(raw.num_rows)
+            passes = pc.fill_null(self._where.evaluate_filter(columns), FALSE)
+            first, count = filter_rows(columns.select(self._returned), passes)
+            if mask is not None:
+                passes = pc.replace_with_mask(mask, mask, passes)
+            yield _Passing(start, raw.num_rows, passes, first, count)
             start += raw.num_rows
 
     def _with_rest(
-        self,
-        opened: OpenedFile,
-        start: int,
-        selected: pa.BooleanArray | None,
-        first: pa.RecordBatch,
-        rest: _RawRows,
-        length: int,
+        self, opened: OpenedFile, group: int, passing: _Passing, rest: _RawRows
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of `length` rows of a file, of which the `selected` are in `first`."""
-        if not self._rest.names:
-            arrays = [first.column(index) for index in self._positions_of_columns]
-            yield self._add_position_columns(
-                arrays, opened.file, start, length, selected, first.num_rows
-            )
-            return
+        """The passing rows with the other columns, of which only some pages may be decoded."""
+        batches, mask, indexes = self._decode_rest(opened, group, passing, rest)
         position = taken = 0
-        for raw in rest.take(length):
-            mask = None if selected is None else selected.slice(position, raw.num_rows)
-            rows, count = _filter_rows(raw, mask)
+        for raw in batches:
+            part = None if mask is None else mask.slice(position, raw.num_rows)
+            rows, count = filter_rows(raw, part)
             if count:
                 found = [
-                    *first.slice(taken, count).columns,
+                    *passing.first.slice(taken, count).columns,
                     *self._rest.batch(opened, rows, count).columns,
                 ]
                 arrays = [found[index] for index in self._positions_of_columns]
-                place = start + position
-                yield self._add_position_columns(
-                    arrays, opened.file, place, raw.num_rows, mask, count
-                )
+                places = indexes[position : position + raw.num_rows]
+                yield self._add_position_columns(arrays, opened.file, places, part, count)
             position += raw.num_rows
             taken += count
+
+    def _decode_rest(
+        self, opened: OpenedFile, group: int, passing: _Passing, rest: _RawRows
+    ) -> tuple[Iterable[pa.RecordBatch], pa.BooleanArray | None, NDArray[np.int64]]:
+        """Raw batches of the other columns, which of their rows pass (None for all), and the
+        positions of all of them.
+        """
+        start, mask = passing.start, passing.mask
+        if mask is not None:
+            columns = self._rest.projection(opened).parquet_columns
+            first = start - opened.first_rows[group]
+            found = opened.decode_wanted(group, columns, first, mask)
+            if found is not None:
+                rest.skip(passing.length)
+                return found, None, start + np.flatnonzero(bits_of(mask))
+        return rest.take(passing.length), mask, np.arange(start, start + passing.length)
 
     def _fetched_bytes(self, opened: OpenedFile, group: int) -> int:
         """What reading a row group fetches for certain: a filter may make the rest unnecessary."""
         with self.naming(opened.file):
-            columns = self._first.projection(opened).parquet_columns
+            always = self._rest if self._where is None else self._first
+            columns = always.projection(opened).parquet_columns
             ranges = opened.remote_ranges(group, columns)
             return sum(length for _, length in ranges)
 
@@ -281,14 +310,15 @@ class DataFileReader:
         self,
         arrays: list[pa.Array],
         file: DataFile,
-        start: int,
-        length: int,
+        indexes: NDArray[np.int64],
         mask: pa.BooleanArray | None,
         count: int,
     ) -> pa.RecordBatch:
-        """The batch of some rows, with the values that depend on their position in the file."""
+        """The batch of those rows at some positions in the file where the mask is true, with the
+        values that depend on the position.
+        """
         if self._with_positions or self._row_ids is not None:
-            positions = _make_position_columns(file, start, length, mask)
+            positions = _make_position_columns(file, indexes, mask)
             if self._row_ids is not None:
                 _fill_row_ids(arrays, self._row_ids, file, positions[1])
             if self._with_positions:
@@ -300,29 +330,14 @@ class DataFileReader:
         return naming_data_file(self._store, file.path)
 
 
-def _filter_rows(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:
-    """The rows of a `pyarrow.RecordBatch` where the mask is true (all without one), counted."""
-    if mask is None:
-        return rows, rows.num_rows
-    count = mask.true_count
-    if count == rows.num_rows:
-        return rows, count
-    # A batch without columns cannot be filtered: it would lose its number of rows.
-    if not rows.num_columns:
-        return rows_without_columns(count), count
-    # `RecordBatch.filter` has no parameter for an allocator.
-    drop = pc.FilterOptions("drop")
-    return pc.call_function("filter", [without_views(rows), mask], drop, decoding_pool()), count
-
-
 def _make_position_columns(
-    file: DataFile, start: int, length: int, mask: pa.BooleanArray | None
+    file: DataFile, indexes: NDArray[np.int64], mask: pa.BooleanArray | None
 ) -> list[pa.Array]:
-    """The position columns of those rows of a file from `start` on where the mask is true."""
-    indexes = index_of(np.arange(start, start + length))
+    """The position columns of those rows of a file where the mask is true."""
+    found = index_of(indexes)
     if mask is not None:
-        indexes = pc.filter(indexes, mask)
-    return [pa.repeat(column_of([file.ordinal], pa.int32())[0], len(indexes)), indexes]
+        found = pc.filter(found, mask)
+    return [pa.repeat(column_of([file.ordinal], pa.int32())[0], len(found)), found]
 
 
 def _fill_row_ids(
@@ -346,6 +361,53 @@ def _fill_row_ids(
 def _build_batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
     return (
         pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else rows_without_columns(count)
+    )
+
+
+class _Passing(msgspec.Struct, frozen=True):
+    """Some successive rows of a row group, of which some pass."""
+
+    start: int
+    """Position of the first one in the file."""
+    length: int
+    """Number of rows, with those that do not pass."""
+    mask: pa.BooleanArray | None
+    """Which ones pass; None for all."""
+    first: pa.RecordBatch
+    """The columns of the filter that are returned, of the rows that pass."""
+    count: int
+    """Number of rows that pass."""
+
+
+def _join_passing(found: Iterable[_Passing], most: int) -> Iterator[_Passing]:
+    """Successive rows as one, as long as at most so many pass: the pages of the other columns that
+    hold these are then known together.
+    """
+    waiting: list[_Passing] = []
+    for passing in found:
+        count = sum(part.count for part in waiting) + passing.count
+        size_bytes = sum(part.first.nbytes for part in waiting) + passing.first.nbytes
+        if waiting and (count > most or size_bytes > BATCH_BYTES):
+            yield _concat_passing(waiting)
+            waiting = []
+        waiting.append(passing)
+    if waiting:
+        yield _concat_passing(waiting)
+
+
+def _concat_passing(parts: Sequence[_Passing]) -> _Passing:
+    if len(parts) == 1:
+        return parts[0]
+    first = [part.first for part in parts if part.count]
+    has_columns = bool(first) and bool(first[0].num_columns)
+    masks = [part.mask for part in parts]
+    count = sum(part.count for part in parts)
+    return _Passing(
+        parts[0].start,
+        sum(part.length for part in parts),
+        pa.concat_arrays(masks, decoding_pool()),
+        pa.concat_batches(first, decoding_pool()) if has_columns else rows_without_columns(count),
+        count,
     )
 
 

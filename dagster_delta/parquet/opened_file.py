@@ -9,13 +9,15 @@ Spec: Add File and Remove File; Data Files; Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
@@ -27,13 +29,22 @@ from dagster_delta.errors import (
     InvalidTable,
     MemoryExhausted,
 )
+from dagster_delta.nested_arrays import (
+    bits_of,
+    leaf_ranges,
+    mask_of,
+    rows_without_columns,
+    without_views,
+)
 from dagster_delta.parquet_format.footer import (
     ChunkStatistics,
     ParquetFooter,
     read_footer,
 )
+from dagster_delta.parquet_format.page_excerpt import PageExcerpt, extract_pages
 from dagster_delta.parquet_format.reader import (
     column_ranges,
+    decoding_pool,
     open_parquet_reader,
     storage_failure,
 )
@@ -70,6 +81,11 @@ _REMOTE_STREAM_BYTES = 1024 * 1024
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """At least this many bytes of columns are decoded by several threads, column by column: a worker
 that reads ahead in one row group would fill the buffer and wait."""
+
+_MAX_SHARE = 0.5
+"""Above this part of the pages, leaving out the rest does not pay for copying them."""
+_BLOCK_ROWS = 4096
+"""Rows by which this is estimated, before the pages are known."""
 
 _FILES_AT_ONCE = 10_000
 _NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
@@ -205,6 +221,57 @@ class OpenedFile(msgspec.Struct, dict=True):
                 "it is damaged; restore it from a copy, or restore the table to an older version"
             )
 
+    def rows_at_once(self, group: int, parquet_columns: list[int]) -> int:
+        """Number of rows of a row group that `decode_wanted` takes."""
+        row_group = self.footer.row_group(group)
+        encoded = sum(row_group.column(index).total_uncompressed_size for index in parquet_columns)
+        most = BATCH_BYTES * row_group.num_rows // max(1, encoded)
+        # A read per page would be a round trip.
+        return 0 if self.is_remote or not parquet_columns else min(BATCH_ROWS, most)
+
+    def decode_wanted(
+        self, group: int, parquet_columns: list[int], start: int, mask: pa.BooleanArray
+    ) -> Iterable[pa.RecordBatch] | None:
+        """As `decode`, the wanted rows alone, and only the pages that hold them. None if decoding
+        all pages takes less time.
+
+        `start`: position in the row group of the first row of the mask; others are not wanted.
+        """
+        bits = bits_of(mask)
+        blocks = np.logical_or.reduceat(bits, range(0, len(bits), _BLOCK_ROWS))
+        is_sparse = np.mean(blocks) <= _MAX_SHARE
+        if not is_sparse or mask.true_count > self.rows_at_once(group, parquet_columns):
+            return None
+        wanted = np.zeros(self.footer.row_group(group).num_rows, dtype=bool)
+        wanted[start : start + len(bits)] = bits
+        named = set(parquet_columns)
+        columns = [
+            leaves for leaves in leaf_ranges(list(self.arrow_schema)) if leaves.start in named
+        ]
+        share = _MAX_SHARE * len(bits) / len(wanted)
+        found = extract_pages(self.handle, self.statistics, group, columns, wanted, share)
+        if not found:
+            return None
+        arrays: dict[int, pa.ChunkedArray] = {}
+        for part in found:
+            rows = self._decode_excerpt(part)
+            arrays |= zip((leaves.start for leaves in part.columns), rows.columns, strict=True)
+        ordered = [arrays[leaf] for leaf in sorted(arrays)]
+        rows = pa.Table.from_arrays(ordered, [*map(str, arrays)])
+        batches = rows.combine_chunks(decoding_pool()).to_batches()
+        return chain.from_iterable(map(split_by_bytes, batches))
+
+    def _decode_excerpt(self, part: PageExcerpt) -> pa.Table:
+        """The wanted rows of some pages."""
+        handle = pa.BufferReader(part.data)
+        footer = open_parquet_reader(handle, coerce_int96_timestamp_unit=_INT96_UNIT).metadata
+        opened = replace(self, handle=handle, footer=footer)
+        mask, position, batches = mask_of(part.wanted), 0, []
+        for raw in opened.decode(0, [leaf for leaves in part.columns for leaf in leaves]):
+            batches.append(filter_rows(raw, mask.slice(position, raw.num_rows))[0])
+            position += raw.num_rows
+        return pa.Table.from_batches(batches)
+
     def remote_ranges(self, group: int, parquet_columns: list[int]) -> list[tuple[int, int]]:
         """Offset and length of columns of a row group; empty if a read is not a round trip."""
         return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
@@ -311,6 +378,21 @@ def read_data_footer(handle: pa.NativeFile, num_records: int | None = None) -> P
             "older version. If only the statistics are wrong, Spark reads the rows"
         )
     return footer
+
+
+def filter_rows(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:
+    """The rows of a `pyarrow.RecordBatch` where the mask is true (all without one), counted."""
+    if mask is None:
+        return rows, rows.num_rows
+    count = mask.true_count
+    if count == rows.num_rows:
+        return rows, count
+    # A batch without columns cannot be filtered: it would lose its number of rows.
+    if not rows.num_columns:
+        return rows_without_columns(count), count
+    # `RecordBatch.filter` has no parameter for an allocator.
+    drop = pc.FilterOptions("drop")
+    return pc.call_function("filter", [without_views(rows), mask], drop, decoding_pool()), count
 
 
 class BatchSizes:

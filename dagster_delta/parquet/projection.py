@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable
-from dagster_delta.nested_arrays import count_leaves
+from dagster_delta.nested_arrays import leaf_ranges
 from dagster_delta.parquet.casts import floor_to_microseconds, holds_bytes, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
@@ -190,17 +190,6 @@ class _Siblings:
 def _parquet_id(field: pa.Field) -> int | None:
     value = (field.metadata or {}).get(PARQUET_FIELD_ID_KEY)
     return None if value is None else int(value)
-
-
-def leaf_ranges(fields: list[pa.Field]) -> list[range]:
-    """Indexes of the Parquet columns of each field."""
-    ranges = []
-    start = 0
-    for field in fields:
-        stop = start + count_leaves(field.type)
-        ranges.append(range(start, stop))
-        start = stop
-    return ranges
 
 
 class _FileConversion(ColumnConversion):

@@ -148,7 +148,7 @@ class ChunkStatistics:
         self, metadata: pq.FileMetaData, footer: bytes, max_chunks: int = _MOST_CHUNKS
     ) -> None:
         self.metadata = metadata
-        self._footer = footer
+        self.footer = footer
         self._max_chunks = max_chunks
 
     def of(self, leaf: int) -> list[ChunkBounds]:
@@ -176,7 +176,7 @@ class ChunkStatistics:
     def _read_bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
         if position is None:
             return ChunkBounds()
-        cursor = Cursor(self._footer, position)
+        cursor = Cursor(self.footer, position)
         null_count, bounds = None, {}
         for field, type_ in cursor.fields():
             if field == _NULL_COUNT:
@@ -211,7 +211,7 @@ class ChunkStatistics:
         """Positions of each column's statistics by row group, and whether the order of all bounds
         is known.
         """
-        cursor = Cursor(self._footer)
+        cursor = Cursor(self.footer)
         positions: list[list[int | None]] = []
         num_ordered = 0
         for field, kind in cursor.fields():

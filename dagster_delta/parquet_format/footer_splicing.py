@@ -118,21 +118,22 @@ def spliced_end(parts: Sequence[tuple[FileTail, int]], position: int) -> bytes:
     first, shift = parts[0]
     if len(parts) == 1 and not shift:
         # No position changes; with many columns, parsing the footer would take the most time.
-        return b"".join((first.column_indexes, first.offset_indexes, _file_end(first.footer)))
+        return b"".join((first.column_indexes, first.offset_indexes, file_end(first.footer)))
     moved = _MovedParts(position, position + sum(len(tail.column_indexes) for tail, _ in parts))
     for tail, shift in parts:
         moved.add_part(tail, shift)
-    metadata = _Metadata.parse(first.footer)
+    metadata = FileMetadata.parse(first.footer)
     return b"".join(
         (
             *(tail.column_indexes for tail, _ in parts),
             *moved.offset_indexes,
-            _file_end(metadata.with_row_groups(moved.num_rows, moved.num_row_groups, moved.bodies)),
+            file_end(metadata.with_row_groups(moved.num_rows, moved.num_row_groups, moved.bodies)),
         )
     )
 
 
-def _file_end(metadata: bytes) -> bytes:
+def file_end(metadata: bytes) -> bytes:
+    """The bytes after the pages of a file."""
     return metadata + len(metadata).to_bytes(_LENGTH_BYTES, "little") + MAGIC
 
 
@@ -147,7 +148,7 @@ def _replace_numbers(
     return b"".join((*parts, data[done:stop]))
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class FileMetadata(msgspec.Struct, frozen=True):
     """A `FileMetaData`, and the positions of its fields that change."""
 
     footer: bytes
@@ -159,7 +160,8 @@ class _Metadata(msgspec.Struct, frozen=True):
     first_group_at: int
 
     @classmethod
-    def parse(cls, footer: bytes) -> _Metadata:
+    def parse(cls, footer: bytes) -> FileMetadata:
+        """The metadata in the bytes of a footer."""
         cursor = Cursor(footer)
         num_rows = count = first_group_at = 0
         num_rows_at = row_groups_at = slice(0, 0)
@@ -209,7 +211,7 @@ class _MovedParts(msgspec.Struct):
 
     def add_part(self, tail: FileTail, shift: int) -> None:
         """Add the row groups of a part, renumbered."""
-        metadata = _Metadata.parse(tail.footer)
+        metadata = FileMetadata.parse(tail.footer)
         cursor = Cursor(tail.footer, metadata.first_group_at)
         self._edits = []
         for _ in range(metadata.num_row_groups):

@@ -57,6 +57,20 @@ class Cursor:
         self.position = position + 1
         return False
 
+    def copy_before(self, wanted: int) -> bytes:
+        """The fields of the struct here before one, which are all fields with smaller ids.
+
+        `skip(STRUCT)` steps over the fields after it. IndexError if it or one before it is missing.
+        """
+        start, position, last = self.position, self.position, 0
+        for field, kind in self.fields():
+            if field == wanted and last == wanted - 1:
+                self.skip(kind)
+                return self._data[start:position]
+            self.skip(kind)
+            position, last = self.position, field
+        raise IndexError("the struct lacks a field, or has its fields in another order")
+
     def integer(self) -> int:
         """The integer here."""
         value = self._read_varint()
