@@ -204,6 +204,12 @@ def test_rules_quarantine_and_checks_do_what_the_page_of_quality_says(
         assert rows("lake/public/report") == before
 
 
+def test_the_page_of_change_events_prints_their_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(follow(DOCS / "change-events.md", tmp_path, monkeypatch))
+
+
 def test_the_page_of_expectations_counts_drops_and_sets_rows_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,7 +237,7 @@ def change_events_config(
     metadata: Mapping[str, Any], *, asset: str, **defaults: object
 ) -> MergeConfig:
     """The merge of type auto_cdc in the metadata of an asset whose mode is `auto_cdc`."""
-    found = metadata.get("merge_config", metadata.get("delta/merge_config")) or {}
+    found = metadata.get("merge_config") or {}
     fields = (
         found if isinstance(found, Mapping) else found.model_dump(exclude_unset=True, by_alias=True)
     )

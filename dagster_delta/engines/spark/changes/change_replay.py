@@ -337,8 +337,12 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             .selectExpr("*", f"row_number() OVER (ORDER BY {shown}) AS turn")
         )
         turns = self._kept(snapshots)
-        present = given.join(turns.drop("q"), _same(given, turns, parts), "inner").select(
-            *[given[key] for key in keys], given["p"], given["n"], turns["turn"]
+        of_turns = turns.select(
+            *[functions.col(part).alias(f"turn_{part}") for part in parts], "turn"
+        )
+        at_turn = [functions.col(part).eqNullSafe(functions.col(f"turn_{part}")) for part in parts]
+        present = given.join(of_turns, reduce(lambda a, b: a & b, at_turn)).select(
+            *keys, "p", "n", "turn"
         )
         live = entries.where("l = 1").select(*keys, "p", "n", functions.lit(0).alias("turn"))
         present = present.unionByName(live)
@@ -458,7 +462,3 @@ def _has_no_equality(data_type: DataType) -> bool:
     if data_type == VARIANT or hasattr(data_type, "key_type"):
         return True
     return any(map(_has_no_equality, inner_types(data_type)))
-
-
-def _same(left: DataFrame, right: DataFrame, names: Sequence[str]) -> Column:
-    return reduce(lambda a, b: a & b, (left[name].eqNullSafe(right[name]) for name in names))
