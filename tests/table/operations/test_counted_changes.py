@@ -5,6 +5,7 @@ of `benchmarks/README.md`.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,13 +55,17 @@ def test_schema_changes_read_no_list_of_files() -> None:
     assert counts[0] == counts[1]
 
 
+def _append(path: Path, rows: pa.Table) -> None:
+    DeltaTable(path).append(rows)
+
+
 def test_an_append_takes_steps_in_proportion_to_the_columns(tmp_path: Path) -> None:
     calls = []
     for num_columns in (FEW, MANY):
         rows = pa.table({f"c{n}": [1, 2] for n in range(num_columns)})
         path = tmp_path / str(num_columns)
         DeltaTable(path, must_exist=False).append(rows)
-        calls.append(count_work(lambda path=path, rows=rows: DeltaTable(path).append(rows)).calls)
+        calls.append(count_work(partial(_append, path, rows)).calls)
     assert calls[1] <= MANY / FEW * calls[0]
 
 
