@@ -25,8 +25,8 @@ PACKAGE = Path(dagster_delta.__file__).parent
 ROOT = Path(__file__).parents[1]
 PAGES = {page: page.read_text() for page in sorted((ROOT / "docs").rglob("*.md"))}
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-_NO_METADATA = {"delta/partition_expr", "delta/full_refresh"}
-"""An option of an asset, and a tag of a run that is also a key."""
+_NO_METADATA = {"delta/merge_config", "delta/partition_expr", "delta/full_refresh"}
+"""Options of an asset, and a tag of a run that is also a key."""
 
 
 def test_every_public_name_is_on_one_page() -> None:
