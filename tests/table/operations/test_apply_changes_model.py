@@ -96,8 +96,8 @@ def test_spark_replays_events_likewise(tmp_path: Path, spark: SparkSession, seed
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", range(100))
 def test_two_thousand_logs_are_their_replay(tmp_path: Path, part: int) -> None:
-    for seed in range(1000 + 50 * part, 1050 + 50 * part):
+    for seed in range(1000 + 20 * part, 1020 + 20 * part):
         check_history(seed, tmp_path)
         check_newest(seed, tmp_path)
