@@ -61,7 +61,10 @@ def _programs() -> Mapping[str, Callable[[Path, str], int]]:
             pl.scan_parquet(path / "*.parquet").filter(pl.sql_expr(where)).collect().height
         ),
         "DuckDB": lambda path, where: (
-            duckdb.read_parquet(f"{path}/*.parquet").filter(where).to_arrow_table().num_rows
+            duckdb.connect()
+            .execute(f"SELECT * FROM '{path}/*.parquet' WHERE {where}")
+            .to_arrow_table()
+            .num_rows
         ),
         "deltalake": lambda path, where: sum(
             batch.num_rows
