@@ -54,18 +54,19 @@ def _write_both(root: Path, rows: int) -> None:
     deltalake.convert_to_deltalake(str(root / "pyarrow"))
 
 
+def _count_by_duckdb(path: Path, where: str) -> int:
+    found = duckdb.sql(f"SELECT * FROM '{path}/*.parquet' WHERE {where}")
+    assert found is not None
+    return int(found.to_arrow_table().num_rows)
+
+
 def _programs() -> Mapping[str, Callable[[Path, str], int]]:
     spark = local_spark_session("selective files", {"spark.driver.memory": "2g"})
     return {
         "polars": lambda path, where: (
             pl.scan_parquet(path / "*.parquet").filter(pl.sql_expr(where)).collect().height
         ),
-        "DuckDB": lambda path, where: (
-            duckdb.connect()
-            .execute(f"SELECT * FROM '{path}/*.parquet' WHERE {where}")
-            .to_arrow_table()
-            .num_rows
-        ),
+        "DuckDB": _count_by_duckdb,
         "deltalake": lambda path, where: sum(
             batch.num_rows
             for batch in deltalake.DeltaTable(str(path)).scan(
