@@ -60,7 +60,7 @@ from dagster_delta.protocol.log.commit_writer import (
 )
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.statistics.bloom_filters import check_bloom_filters
-from dagster_delta.protocol.table_properties import TableProperties
+from dagster_delta.protocol.table_properties import BRANCH_PROPERTIES, TableProperties
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.value_engine import ValueEngine
@@ -119,7 +119,7 @@ def define_table(
         configuration[MAX_COLUMN_ID_KEY] = str(highest)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
-    configuration |= _keep_properties(replaces, CHECKPOINT_PROTECTION_KEY)
+    configuration |= _keep_properties(replaces, CHECKPOINT_PROTECTION_KEY, *BRANCH_PROPERTIES)
     if "rowTracking" in effective_features(protocol):
         kept = _keep_properties(replaces, ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY)
         configuration = with_materialized_columns(kept | configuration, new_name)

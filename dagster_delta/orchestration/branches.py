@@ -13,7 +13,7 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.storage import resolve_variable
 from dagster_delta.table.branches.branch import Branch, find_branches
-from dagster_delta.table.read.branch_tables import BRANCH_OF_PROPERTY, BranchBase, branch_of
+from dagster_delta.table.read.branch_tables import BranchBase, branch_of, source_of
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.metadata_keys import RawMetadata
@@ -97,7 +97,8 @@ def branch_metadata(branch: Branch | None, snapshot: Snapshot) -> RawMetadata:
     """Metadata of a write in a branch: its name, the version of production that the table began
     with, and the difference to it; nothing without a branch.
     """
-    if branch is None or branch_of(snapshot) != branch.name:
+    production = source_of(snapshot)
+    if branch is None or branch_of(snapshot) != branch.name or production is None:
         return {}
     base = BranchBase.of(snapshot)
     facts: RawMetadata = {"delta/branch": branch.name}
@@ -106,7 +107,7 @@ def branch_metadata(branch: Branch | None, snapshot: Snapshot) -> RawMetadata:
     if snapshot.is_large_and_unread or snapshot.num_files > _MAX_COMPARED_FILES:
         return facts
     try:
-        planned = branch.diff(snapshot.metadata.configuration[BRANCH_OF_PROPERTY])
+        planned = branch.diff(production)
     except (DeltaError, OSError) as error:
         # The rows are written: production may have moved on.
         _LOG.info("the difference of the branch to production is not shown: %s", error)

@@ -401,7 +401,10 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         """
         if (branch := self.find_branch()) is not None:
             branch.begin(self.table_uri)
-        table = self.table()
+        uri, options = self._find_place()
+        table = DeltaTable(
+            uri, storage_options=options, allow_column_changes=self.enable_column_change
+        )
         named = self._readers_property()
         if any(table.metadata().configuration.get(key) != text for key, text in named.items()):
             table.set_properties(named)

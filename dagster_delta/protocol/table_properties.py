@@ -20,6 +20,16 @@ ColumnMappingMode = Literal["none", "name", "id"]
 CONSTRAINT_PREFIX = "delta.constraints."
 """Properties with this prefix hold CHECK constraints. Spec: CHECK Constraints."""
 
+BRANCH_PROPERTY = "dagsterDelta.branch"
+"""Table property: the branch that the table belongs to."""
+BRANCH_OF_PROPERTY = "dagsterDelta.branchOf"
+"""Table property: the table of production."""
+BRANCH_BASE_PROPERTY = "dagsterDelta.branchBase"
+"""Table property: `<table id>:<version>:<version of the clone>` of what it began with; empty if
+production had no table."""
+BRANCH_PROPERTIES = (BRANCH_PROPERTY, BRANCH_OF_PROPERTY, BRANCH_BASE_PROPERTY)
+"""A table that is replaced keeps them."""
+
 _DAY_MS = 24 * 60 * 60 * 1000
 
 _UNIT_MS = {

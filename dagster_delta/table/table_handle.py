@@ -170,8 +170,7 @@ class TableHandle:
 
     def _latest(self) -> Snapshot | None:
         """The latest version, from which every write starts; None if the table does not exist."""
-        if self._refusal is not None:
-            raise InvalidArgument(self._refusal, table=self.uri)
+        self._check_refusal()
         if self._pinned:
             raise InvalidArgument(
                 "the handle was opened at a version, and only the latest one can be written; open "
@@ -179,6 +178,10 @@ class TableHandle:
                 table=self.uri,
             )
         return self._find_newest()
+
+    def _check_refusal(self) -> None:
+        if self._refusal is not None:
+            raise InvalidArgument(self._refusal, table=self.uri)
 
     def _find_newest(self) -> Snapshot | None:
         known = self._snapshot

@@ -193,6 +193,30 @@ def test_incremental_asset_that_has_not_read_everything_is_not_published(lake) -
     assert column(table(lake, "copied"), "id") == [1, 2, 3, 4, 5]
 
 
+def test_incremental_asset_of_a_branch_goes_on_after_publications(lake) -> None:
+    lake.options = {"mode": "append"}
+
+    def run(new: list[int], **options: Any) -> None:
+        rows_of["orders"] = new
+        lake.materialize(orders, copied, **options)
+
+    run([1])
+    run([2], branch="dev")
+    branch_of(lake).publish([table(lake, "orders").uri])
+    run([3], branch="dev")
+    branch_of(lake).publish()
+    assert column(table(lake, "copied"), "id") == [1, 2, 3]
+    run([4])
+    rows_of["orders"] = [5]
+    lake.materialize(orders)
+    branch_of(lake).begin(table(lake, "orders").uri)
+    lake.materialize(copied, orders.to_source_asset(), branch="dev")
+    branch_of(lake).publish()
+    run([6])
+    for name in ("orders", "copied"):
+        assert column(table(lake, name), "id") == [1, 2, 3, 4, 5, 6]
+
+
 def test_jobs_of_a_branch_do_not_write_production(lake) -> None:
     lake.materialize(orders)
     before = digest(lake.root)
@@ -240,6 +264,17 @@ def test_resource_resolves_tables_as_the_io_manager_does(lake) -> None:
     assert column(table(lake, "orders"), "id") == [1, 2, 3]
     with pytest.raises(InvalidArgument, match="root_uri and name"):
         DeltaTableResource(uri=str(lake.root / "public" / "orders"), branch="dev").table()
+
+
+def test_writable_table_is_the_newest_version_of_the_branch(lake) -> None:
+    lake.materialize(orders)
+    lake.materialize(orders)
+    resource = DeltaTableResource(
+        root_uri=str(lake.root), schema="public", name="orders", branch="dev", version=1
+    )
+    resource.writable_table().append(pa.table({"id": [9]}))
+    assert column(resource.writable_table(), "id") == [1, 2, 3, 9]
+    assert column(table(lake, "orders"), "id") == [1, 2, 3]
 
 
 def test_partitions_of_a_branch_are_written_as_in_production(lake) -> None:

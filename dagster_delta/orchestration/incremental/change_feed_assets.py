@@ -336,7 +336,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
             upstream = given.snapshot().scan(self.columns)
         metadata: Mapping[str, Any] = context.assets_def.metadata_by_key[context.asset_key]
         options = manager.asset_options(context.asset_key, metadata)
-        table = manager.table_of(context.asset_key, metadata)
+        table = manager.written_table_of(context.asset_key, metadata)
         target = None if table is None else table.snapshot()
         # Another run may have read further since the input was opened. Read the position in the
         # target first, so that the upstream table never seems to have been restored.

@@ -242,7 +242,7 @@ class _FilesAsset(msgspec.Struct, frozen=True):
 
         def load(context: dg.AssetExecutionContext, config: FilesConfig) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
-            table = manager.table_of(context.asset_key, metadata)
+            table = manager.written_table_of(context.asset_key, metadata)
             found = self.plan(None if table is None else table.snapshot(), config.reload)
             if found.changed:
                 context.log.warning(

@@ -382,6 +382,24 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         except TableNotFound:
             return None
 
+    def written_table_of(
+        self, asset_key: dg.AssetKey, metadata: Mapping[str, object]
+    ) -> DeltaTable | None:
+        """The table of an asset for a run that plans by it what it writes; None if it does not
+        exist yet. In a branch, a table that was published begins again first.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            DeltaError: as for `table_of`, or the table cannot begin again.
+        """
+        uri, branch = self.production_uri(asset_key, metadata), self.find_branch()
+        if branch is not None and branch.contains(uri) and branch.find(uri) is not None:
+            branch.begin(uri)
+        return self.table_of(asset_key, metadata)
+
     @property
     def spark_session(self) -> SparkSession:
         """The Spark session that loads inputs, started if there is none.

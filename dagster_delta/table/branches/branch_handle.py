@@ -8,6 +8,7 @@ production and the version it began with.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,29 +16,38 @@ import msgspec
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
+    CommitConflict,
+    DataFileMissing,
     InvalidArgument,
     TableAlreadyExists,
     TableNotFound,
     VersionNotFound,
 )
+from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+from dagster_delta.protocol.table_properties import (
+    BRANCH_BASE_PROPERTY,
+    BRANCH_OF_PROPERTY,
+    BRANCH_PROPERTY,
+)
 from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import absolute_uri, resolve_variable
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log.commit_range import newest_version_until
+from dagster_delta.table.log.reader import list_log, read_commit
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.clone import CloneOptions, clone_table
 from dagster_delta.table.operations.drop_table import remove_empty_directories
+from dagster_delta.table.operations.restore import check_files, file_difference
 from dagster_delta.table.read.branch_tables import (
-    BRANCH_BASE_PROPERTY,
-    BRANCH_OF_PROPERTY,
-    BRANCH_PROPERTY,
     BranchBase,
     DeclaredBranch,
     branch_directory,
     branch_of,
     declaration_path,
     read_declaration,
+    source_of,
 )
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY, find_tables
@@ -76,6 +86,11 @@ class BranchHandle:
         self.branch_root_uri = absolute_uri(root)
         own = branch_storage_options
         self._branch_options = self._options if own is None else dict(own)
+        if BRANCHES_DIRECTORY in self.root_uri.split("/"):
+            raise InvalidArgument(
+                f"{self.root_uri} belongs to a branch, and a branch has no branches of its own: "
+                "name the root of production's tables"
+            )
         self._clock = clock
         self._directory = branch_directory(name)
         self._store: ObjectStore | None = None
@@ -118,8 +133,20 @@ class BranchHandle:
         return f"{absolute_uri(production)}/".startswith(f"{self.root_uri}/")
 
     def find(self, production: str) -> Snapshot | None:
-        """The branch's table for one of production; None if the branch has not written it."""
-        return find_snapshot(self._open_store(production))
+        """The branch's table for one of production; None if the branch has not written it.
+
+        Raises:
+            InvalidArgument: a branch of another root, or with another name, has the table.
+        """
+        found = find_snapshot(self._open_store(production))
+        wanted = self.name, absolute_uri(production)
+        if found is not None and not {branch_of(found), source_of(found)} <= {*wanted, None}:
+            raise InvalidArgument(
+                f"the table is of the branch {branch_of(found)!r} of {source_of(found)}: choose "
+                "another name or branch_root_uri",
+                table=found.store.location.uri,
+            )
+        return found
 
     def open(self, production: str, *, allow_column_changes: bool = True) -> DeltaTable:
         """The table as the branch reads it: its own, else production's, which refuses writes.
@@ -164,7 +191,9 @@ class BranchHandle:
         store = self._open_store(production)
         existing = find_snapshot(store)
         if existing is None or is_published(existing, self._production_of(production)):
-            self._clone(production, store, existing)
+            # Another step of the branch may begin it again meanwhile.
+            with contextlib.suppress(CommitConflict):
+                self._clone(production, store, existing)
         try:
             return DeltaTable(
                 self.table_uri(production), storage_options=self._branch_options, store=store
@@ -236,8 +265,7 @@ class BranchHandle:
         Raises:
             InvalidArgument: a branch of another root has the name, or files are in its directory.
         """
-        found = self._read_declaration()
-        if found is None:
+        if self._read_declaration() is None:
             root = open_store(self._branches_uri, self._branch_options)
             if (present := next(iter(root.list_recursive(self._directory)), None)) is not None:
                 raise InvalidArgument(
@@ -249,16 +277,9 @@ class BranchHandle:
             try:
                 root.put_if_absent(declaration_path(self._directory), msgspec.json.encode(declared))
             except FileExistsError:
-                found = self._read_declaration()
+                self._read_declaration()
             else:
-                self._declared = found = declared
-        own = self.name, self.root_uri
-        if found is not None and (found.name, found.root) != own:
-            raise InvalidArgument(
-                f"{self.uri} is the branch {found.name!r} of the tables below {found.root}, not "
-                f"{self.name!r} of those below {self.root_uri}: choose another name or "
-                "branch_root_uri"
-            )
+                self._declared = declared
 
     @property
     def _branches_uri(self) -> str:
@@ -270,7 +291,14 @@ class BranchHandle:
     def _read_declaration(self) -> DeclaredBranch | None:
         if self._declared is None:
             root = open_store(self._branches_uri, self._branch_options)
-            self._declared = read_declaration(root, self._directory)
+            found = read_declaration(root, self._directory)
+            if found is not None and (found.name, found.root) != (self.name, self.root_uri):
+                raise InvalidArgument(
+                    f"{self.uri} is the branch {found.name!r} of the tables below {found.root}, "
+                    f"not {self.name!r} of those below {self.root_uri}: choose another name or "
+                    "branch_root_uri"
+                )
+            self._declared = found
         return self._declared
 
     def _relative_path(self, production: str) -> str:
@@ -294,36 +322,75 @@ class BranchHandle:
         if created_ms is None:
             return None
         store = open_store(production, self._options)
-        try:
-            return Snapshot.load(store, timestamp=created_ms).version
-        except VersionNotFound as error:
-            if Snapshot.load(store).version == 0 or error.version is None:
-                raise TableNotFound(
-                    f"production had no table here when the pinned branch {self.name!r} began",
-                    table=production,
-                ) from error
-            raise
+        newest = Snapshot.load(store)
+        listing = list_log(store, end=newest.version)
+        version = newest_version_until(store, listing, newest.configuration, created_ms)
+        if version is None and 0 in listing.commits:
+            raise TableNotFound(
+                f"production had no table here when the pinned branch {self.name!r} began",
+                table=production,
+            )
+        if version is None:
+            raise VersionNotFound(
+                "production's log does not reach back to the time when the pinned branch "
+                f"{self.name!r} began: use a branch that is not pinned, or begin another one",
+                table=production,
+            )
+        return version
 
     def _clone(self, production: str, store: ObjectStore, existing: Snapshot | None) -> None:
         """Make the branch's table a clone of production's, if that exists."""
         source_store = open_store(production, self._options)
-        version = self._pinned_version(production) if existing is None else None
         try:
+            version = self._pinned_version(production) if existing is None else None
             source = Snapshot.load(source_store, version=version)
         except TableNotFound:
             return
+        if existing is not None and is_published(existing, source):
+            try:
+                published = load_published(source, existing.metadata.id)
+                gone, _, _ = file_difference(source.live_files(), published.live_files())
+                check_files(gone, published)
+            except (VersionNotFound, DataFileMissing):
+                # The log or a file of that version is gone: all rows count as replaced.
+                published = None
+            if published is not None:
+                # The rows are the same: who follows the branch's table reads none of them again.
+                existing = self._begin_with(
+                    production, published, store, existing, data_change=False
+                )
+                if published.version == source.version:
+                    return
+        self._begin_with(production, source, store, existing)
+
+    def _begin_with(
+        self,
+        production: str,
+        source: Snapshot,
+        store: ObjectStore,
+        existing: Snapshot | None,
+        *,
+        data_change: bool = True,
+    ) -> Snapshot:
         clone_version = 0 if existing is None else existing.version + 1
         base = BranchBase(source.metadata.id, source.version, clone_version)
         properties = {**self.new_table_properties(production), BRANCH_BASE_PROPERTY: str(base)}
-        options = CloneOptions(deep=False, replace=existing is not None, properties=properties)
+        options = CloneOptions(
+            deep=False,
+            replace=existing is not None,
+            properties=properties,
+            replaced=existing,
+            data_change=data_change,
+        )
         try:
             clone = clone_table(source, store, options, clock=self._clock).snapshot
         except TableAlreadyExists:
             # Another step of the branch has begun it meanwhile.
-            return
+            return Snapshot.load(store)
         if source.num_files >= _CHECKPOINTED_FILES:
             # Else each reader of the branch would decode as many lines of JSON.
             write_checkpoint(clone, now_ms=self._clock())
+        return clone
 
 
 def publication_id(branch_table_id: str) -> str:
@@ -337,3 +404,19 @@ def is_published(existing: Snapshot, production: Snapshot | None) -> bool:
         return False
     published = production.transaction_version(publication_id(existing.metadata.id))
     return published == existing.version
+
+
+def load_published(production: Snapshot, branch_table_id: str) -> Snapshot:
+    """The version of production's table at which a table of a branch was published last.
+
+    Raises:
+        VersionNotFound: the log does not reach back.
+    """
+    app_id = publication_id(branch_table_id)
+    for version in range(production.version, -1, -1):
+        actions = decode_commit(read_commit(production.store, version), version=version)
+        if any(txn.app_id == app_id for txn in actions.txns):
+            return Snapshot.load(production.store, version=version)
+    raise VersionNotFound(
+        "the log has no commit that published the branch", table=production.store.location.uri
+    )

@@ -29,6 +29,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
+from dagster_delta.protocol.table_properties import BRANCH_PROPERTIES
 from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.partition_values import (
     decode_path,
@@ -41,11 +42,13 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.branches.branch_handle import (
     BranchHandle,
     is_published,
+    load_published,
     publication_id,
 )
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import read_commit, read_commit_info
 from dagster_delta.table.operations.clone import (
+    OF_THE_LOG,
     FileCopy,
     copy_files,
     refer_to_files,
@@ -57,7 +60,7 @@ from dagster_delta.table.operations.restore import (
     restored_configuration,
     with_row_ids,
 )
-from dagster_delta.table.read.branch_tables import BRANCH_PROPERTIES, BranchBase
+from dagster_delta.table.read.branch_tables import BranchBase
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.commit_result import (
     CHANGE_MEMORY,
@@ -236,7 +239,9 @@ def _publish_table(
         return CommitResult(planned.base.version, {}, planned.base, skipped=True)
     transaction = Transaction(store, planned.base, clock=clock)
     transaction.stage_configuration(planned.configuration, force=True)
-    transaction.depend_on(ReadScope(may_hold=lambda adds: [a for a in adds if a.data_change]))
+    transaction.is_audited = True
+    # A file that has got other row ids must not come back after a compaction has removed it.
+    transaction.depend_on(ReadScope(paths=frozenset(planned.renumbered["path"].to_pylist())))
     adds: Sequence[AddFile] = [
         *added_again(planned.entering),
         *added_again(planned.renumbered, data_change=False),
@@ -360,7 +365,7 @@ def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> N
 def _published_configuration(head: Snapshot, base: Snapshot | None) -> TableConfiguration:
     metadata = head.metadata.without(*BRANCH_PROPERTIES)
     if base is None:
-        metadata = msgspec.structs.replace(metadata, id=str(uuid.uuid4()))
+        metadata = msgspec.structs.replace(metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()))
         return TableConfiguration(head.protocol, metadata)
     own = TableConfiguration(head.protocol, metadata)
     return restored_configuration(base.configuration, own)
@@ -463,7 +468,7 @@ class _Positions:
                 then.setdefault(app_id, version)
                 continue
             upstream = self._check_published(planned, uri, table_id, version)
-            position = position_at(upstream, _publication_version(upstream, table_id))
+            position = position_at(upstream, upstream.version)
             then[application_id(upstream.metadata.id, key if slash else None)] = position
         gone = {app_id: NOT_FOLLOWED for app_id in now if app_id not in then}
         return {
@@ -475,7 +480,9 @@ class _Positions:
     def _check_published(
         self, planned: Publication, uri: str, table_id: str, position: int
     ) -> Snapshot:
-        """Production's table that has all that the table has read of the branch's one."""
+        """The version of production's table that is all that the table has read of the branch's
+        one.
+        """
         upstream = find_snapshot(open_store(uri, self._branch.production_options))
         version = version_of(position)
         published = None
@@ -493,23 +500,7 @@ class _Positions:
                 "once more if it has not read everything",
                 table=planned.production_uri,
             )
-        return upstream
-
-
-def _publication_version(production: Snapshot, branch_table_id: str) -> int:
-    """The version of production at which a table of a branch was published last, or the version
-    itself if it is none of a publication.
-    """
-    app_id = publication_id(branch_table_id)
-    if production.transaction_version(app_id) is None:
-        return production.version
-    for version in range(production.version, -1, -1):
-        actions = decode_commit(read_commit(production.store, version), version=version)
-        if any(txn.app_id == app_id for txn in actions.txns):
-            return version
-    raise VersionNotFound(
-        "the log has no commit that published the branch", table=production.store.location.uri
-    )
+        return load_published(upstream, table_id)
 
 
 def _keeps_row_ids(head: Snapshot) -> bool:

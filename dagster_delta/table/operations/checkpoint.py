@@ -20,8 +20,10 @@ def checkpoint(table: TableHandle, /) -> None:
 
     Raises:
         TableNotFound, StorageFailure, UnsupportedWriterVersion.
+        InvalidArgument: this handle refuses writes.
         UnsupportedFeature: the table cannot be written, or its old checkpoints are protected.
     """
+    table._check_refusal()
     snapshot = table._known()
     uri = snapshot.store.location.uri
     snapshot.configuration.check_writable(table=uri, version=snapshot.version)

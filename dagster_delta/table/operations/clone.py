@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
 
 # Properties that refer to versions of the source's own log.
-_OF_THE_LOG = (CHECKPOINT_PROTECTION_KEY, *IN_COMMIT_TIMESTAMP_START_KEYS)
+OF_THE_LOG = (CHECKPOINT_PROTECTION_KEY, *IN_COMMIT_TIMESTAMP_START_KEYS)
+"""Table properties that hold for the versions of one log."""
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
@@ -142,13 +143,18 @@ class CloneOptions(msgspec.Struct, frozen=True):
     properties: Mapping[str, object] | None = None
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[int, int], None] | None = None
+    replaced: Snapshot | None = None
+    """The version of the target to replace; the newest by default. A later one is a conflict."""
+    data_change: bool = True
+    """False if the target has the same rows already, in other files."""
 
 
 def clone_table(
     source: Snapshot, store: ObjectStore, options: CloneOptions, *, clock: Clock
 ) -> CommitResult:
     """Create a table with the rows of a version in another store, in one commit."""
-    existing = check_clone(source, store, options)
+    newest = check_clone(source, store, options)
+    existing = newest if options.replaced is None else options.replaced
     configuration = _plan_configuration(source, existing, options, now_ms=clock())
     transaction = Transaction(store, existing, clock=clock)
     # What readers misread of the source, they misread of its clone.
@@ -166,7 +172,10 @@ def clone_table(
     now = named.slice(0, 0) if existing is None else existing.live_files()
     entering, renumbered, leaving = file_difference(now, named)
     adds: Sequence[AddFile]
-    adds = [*added_again(entering), *added_again(renumbered, data_change=False)]
+    adds = [
+        *added_again(entering, data_change=options.data_change),
+        *added_again(renumbered, data_change=False),
+    ]
     domains = followed_clustering(existing, source)
     if configuration.supports("rowTracking"):
         adds, row_ids = with_row_ids(adds, source, existing)
@@ -181,7 +190,7 @@ def clone_table(
         return CommitResult(existing.version, {}, existing, skipped=True)
     copy_files(source, store, [*copies, *vectors], options.on_progress)
     transaction.stage_domain(*domains)
-    transaction.stage_removed(tombstones(leaving, clock()))
+    transaction.stage_removed(tombstones(leaving, clock(), data_change=options.data_change))
     transaction.follow_rows_of(source)
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
@@ -266,7 +275,7 @@ def _plan_configuration(
             version=source.version,
         )
     metadata = msgspec.structs.replace(
-        source.metadata.without(*_OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
+        source.metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
     )
     configuration = TableConfiguration(source.protocol, metadata)
     if existing is not None:

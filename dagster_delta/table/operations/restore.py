@@ -168,7 +168,7 @@ class RestorePlan:
 def compare_versions(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing."""
     returning, renumbered, leaving = file_difference(current.live_files(), target.live_files())
-    _check_files(returning, target)
+    check_files(returning, target)
     return RestorePlan(
         before=current,
         target=target,
@@ -285,7 +285,8 @@ def restored_configuration(
     return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
 
 
-def _check_files(files: pa.Table, target: Snapshot) -> None:
+def check_files(files: pa.Table, target: Snapshot) -> None:
+    """Check that files of a version are there. Raises DataFileMissing."""
     paths = [decode_path(file) for file in files["path"].to_pylist()]
     paths += deletion_vector_paths(files["deletion_vector"])
     present = existing_files(target.store, paths)
@@ -327,7 +328,7 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
                     f"{plan.target.version}: repeat the restore after its end",
                     table=newest.store.location.uri,
                 )
-    _check_files(plan.returning, plan.target)
+    check_files(plan.returning, plan.target)
 
 
 def _count_changes(plan: RestorePlan) -> dict[str, int | str]:

@@ -14,26 +14,20 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
+from dagster_delta.protocol.table_properties import (
+    BRANCH_BASE_PROPERTY,
+    BRANCH_OF_PROPERTY,
+    BRANCH_PROPERTY,
+)
 from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import absolute_uri
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY
 
-BRANCH_PROPERTY = "dagsterDelta.branch"
-"""Table property: the branch that the table belongs to."""
-BRANCH_OF_PROPERTY = "dagsterDelta.branchOf"
-"""Table property: the table of production."""
-BRANCH_BASE_PROPERTY = "dagsterDelta.branchBase"
-"""Table property: `<table id>:<version>:<version of the clone>` of what it began with; empty if
-production had no table."""
-BRANCH_PROPERTIES = (BRANCH_PROPERTY, BRANCH_OF_PROPERTY, BRANCH_BASE_PROPERTY)
-
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 _DECLARATION = ".json"
-_DIRECTORIES_ABOVE = 3
-"""How far above a table its root may be: a schema may have several parts."""
 
 
 class BranchBase(msgspec.Struct, frozen=True):
@@ -98,7 +92,8 @@ def _versions_at(store: ObjectStore, **which: int) -> Iterator[Snapshot]:
 
 def branch_directory(name: str) -> str:
     """The directory of a branch: its name, with a digest if that has other characters."""
-    if _PLAIN_NAME.fullmatch(name):
+    # The directory must not have the name of a file that declares another branch.
+    if _PLAIN_NAME.fullmatch(name) and not name.lower().endswith(_DECLARATION):
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     plain = _OTHER_CHARACTERS.sub("-", name).strip("-.")[:80] or "branch"
@@ -108,6 +103,11 @@ def branch_directory(name: str) -> str:
 def branch_of(snapshot: Snapshot) -> str | None:
     """The name of the branch that a table belongs to; None for a table of production."""
     return snapshot.metadata.configuration.get(BRANCH_PROPERTY)
+
+
+def source_of(snapshot: Snapshot) -> str | None:
+    """The location in production of a branch's table; None for a table of production."""
+    return snapshot.metadata.configuration.get(BRANCH_OF_PROPERTY)
 
 
 def read_declaration(store: ObjectStore, name: str) -> DeclaredBranch | None:
@@ -155,10 +155,7 @@ def branches_of_table(
     uri = absolute_uri(production.location.uri)
     own = production.location.options
     roots, directory = list[str](), uri
-    for _ in range(_DIRECTORIES_ABOVE):
-        directory = directory.rpartition("/")[0]
-        if not directory or directory.endswith((":", ":/")):
-            break
+    while (directory := directory.rpartition("/")[0]) and not directory.endswith((":", ":/")):
         roots.append(directory)
     places = [(root, root, own) for root in roots]
     for place, options in branch_root_uris.items():

@@ -20,10 +20,12 @@ from dagster_delta.errors import (
     InvalidArgument,
     TableNotFound,
 )
+from dagster_delta.protocol.table_properties import BRANCH_BASE_PROPERTY, BRANCH_PROPERTY
 from dagster_delta.storage.local_store import LocalStore
+from dagster_delta.table.branches import branch_handle, publish
 from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.read.branch_tables import BRANCH_BASE_PROPERTY, BRANCH_PROPERTY
+from dagster_delta.table.operations.clone import copy_files
 from dagster_delta.table.table_discovery import find_tables
 
 PROPERTIES = {
@@ -84,6 +86,7 @@ def test_table_of_production_refuses_writes_of_branch(root: str, production: Del
         table.transaction,
         lambda: table.restore(0),
         table.clean_log,
+        table.checkpoint,
     ):
         with pytest.raises(InvalidArgument, match="branch 'dev' has no table of its own"):
             write()
@@ -443,6 +446,175 @@ def test_vacuum_keeps_what_young_branches_read(
     with pytest.raises(DataFileMissing):
         ids(tables[0])  # type: ignore[arg-type]
     assert ids(near.rebase(production.uri)) == [100]
+
+
+def test_pinned_branch_creates_new_tables(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev", pinned=True)
+    for uri in (f"{root}/raw/new", f"{root}/raw/later"):
+        assert branch.begin(uri) is None
+        DeltaTable(f"{root}/raw/later", must_exist=False).append(rows(1))
+    assert ids(branch.open(production.uri)) == ids(production)
+
+
+def test_compaction_beside_new_row_ids_doubles_no_row(root: str) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    for key in (1, 2, 3):
+        production.append(rows(key))
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.set_properties({"delta.enableRowTracking": "true"})
+    production.optimize(target_file_size=1 << 30)
+    with pytest.raises(CommitConflict, match="rebase"):
+        branch.publish()
+    assert ids(production) == [1, 2, 3]
+    branch.rebase(production.uri).set_properties({"delta.enableRowTracking": "true"})
+    branch.publish()
+    assert sorted(row_ids(production)) == [1, 2, 3]
+
+
+def test_step_that_begins_again_keeps_rows_of_another_one(
+    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_rows(root, production, 7)
+    begin_again, others = branch_handle.clone_table, [Branch(root, "dev")]
+
+    def clone_after_another(*arguments: Any, **options: Any) -> Any:
+        if others:
+            table = others.pop().begin(production.uri)
+            assert table is not None
+            table.append(rows(8))
+        return begin_again(*arguments, **options)
+
+    monkeypatch.setattr(branch_handle, "clone_table", clone_after_another)
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(9))
+    branch.publish()
+    assert ids(production) == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def publish_rows(root: str, production: DeltaTable, *new: int) -> Branch:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(*new))
+    branch.publish()
+    production.refresh()
+    return branch
+
+
+def test_table_that_begins_again_repeats_no_change(root: str, production: DeltaTable) -> None:
+    branch = publish_rows(root, production, 7)
+    before = branch.open(production.uri).version()
+    production.append(rows(8))
+    table = branch.begin(production.uri)
+    assert table is not None
+    assert ids(table) == [1, 2, 3, 4, 6, 7, 8]
+    feed = table.changes(before + 1).to_arrow()
+    assert feed.select(["_change_type", "id"]).to_pylist() == [{"_change_type": "insert", "id": 8}]
+
+
+def test_table_begins_again_without_files_of_its_publication(
+    root: str, production: DeltaTable
+) -> None:
+    branch = publish_rows(root, production, 7)
+    production.append(rows(8))
+    production.optimize(target_file_size=1 << 30)
+    production.vacuum(0, enforce_retention=False, dry_run=False)
+    table = branch.begin(production.uri)
+    assert table is not None
+    assert ids(table) == ids(production)
+    assert table.changes(table.version()).to_arrow().num_rows
+
+
+def test_replaced_table_is_still_of_its_branch(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]), mode="replace")
+    table.refresh()
+    table.append(pa.table({"id": [9]}))
+    assert branch.tables() == [production.uri]
+    branch.publish()
+    assert ids(production) == [9]
+    assert BRANCH_PROPERTY not in production.metadata().configuration
+
+
+def test_new_table_has_no_properties_of_the_branchs_log(root: str) -> None:
+    branch, uri = Branch(root, "dev"), f"{root}/t"
+    assert branch.begin(uri) is None
+    table = DeltaTable(branch.table_uri(uri), must_exist=False)
+    table.append(rows(1), properties=branch.new_table_properties(uri))
+    table.set_properties({"delta.enableInCommitTimestamps": "true"})
+    branch.publish()
+    assert DeltaTable(uri).metadata().configuration == {"delta.enableInCommitTimestamps": "true"}
+
+
+def test_delete_during_a_publication_is_a_conflict(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    production.append(rows(1))
+    production.append(rows(2))
+    branch = Branch(root, "dev")
+    table = branch.begin(production.uri)
+    assert table is not None
+    table.append(rows(3))
+
+    def delete_meanwhile(*arguments: Any, **options: Any) -> None:
+        production.delete("id = 1")
+        copy_files(*arguments, **options)
+
+    monkeypatch.setattr(publish, "copy_files", delete_meanwhile)
+    with pytest.raises(CommitConflict, match="rebase"):
+        branch.publish()
+    assert ids(production) == [2]
+
+
+def test_branch_of_another_root_is_neither_read_nor_dropped(
+    root: str, production: DeltaTable, tmp_path: Path
+) -> None:
+    elsewhere = str(tmp_path / "elsewhere")
+    table = Branch(root, "dev", branch_root_uri=elsewhere).begin(production.uri)
+    assert table is not None
+    other = Branch(str(tmp_path / "other"), "dev", branch_root_uri=elsewhere)
+    for use in (
+        other.tables,
+        other.publish,
+        lambda: other.drop(dry_run=False),
+        lambda: other.open(f"{tmp_path}/other/raw/orders"),
+    ):
+        with pytest.raises(InvalidArgument, match=r"another name or branch_root_uri"):
+            use()
+    assert ids(table) == ids(production)
+
+
+def test_branch_has_no_branches(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    branch.begin(production.uri)
+    with pytest.raises(InvalidArgument, match="no branches of its own"):
+        Branch(branch.uri, "inner")
+
+
+def test_name_of_a_declaration_is_another_directory(root: str, production: DeltaTable) -> None:
+    for name in ("dev", "dev.json", "dev.JSON"):
+        table = Branch(root, name).begin(production.uri)
+        assert table is not None
+        assert ids(table) == ids(production)
+    assert [branch.name for branch in find_branches(root)] == ["dev", "dev.JSON", "dev.json"]
+
+
+def test_vacuum_finds_branches_of_deep_tables(root: str) -> None:
+    production = DeltaTable(f"{root}/a/b/c/d/t", must_exist=False)
+    production.append(rows(1))
+    table = Branch(root, "dev").begin(production.uri)
+    assert table is not None
+    production.overwrite(rows(2))
+    result = production.vacuum(0, enforce_retention=False, dry_run=False)
+    assert result.kept_for_branches == {"dev": 1}
+    assert ids(table) == [1]
 
 
 def test_random_histories_match_the_model(root: str) -> None:
