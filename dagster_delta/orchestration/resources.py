@@ -375,19 +375,20 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         if the branch has none: see `writable_table`.
 
         Args:
-            version: version to open; overrides the version of the resource.
+            version: version to open, of production's table if that has one; overrides the version
+                of the resource.
 
         Raises:
             TableNotFound: the table does not exist; `create` creates it.
         """
-        uri, options = self._find_place()
         chosen = self.version if version is None else version
-        branch = self.find_branch()
-        if branch is not None and uri == self.table_uri and chosen is None:
-            return branch.open(uri, allow_column_changes=self.enable_column_change)
+        if (branch := self.find_branch()) is not None:
+            return branch.open(
+                self.table_uri, version=chosen, allow_column_changes=self.enable_column_change
+            )
         return DeltaTable(
-            uri,
-            storage_options=options,
+            self.table_uri,
+            storage_options=self.storage_options.to_options(),
             version=chosen,
             allow_column_changes=self.enable_column_change,
         )

@@ -277,6 +277,25 @@ def test_writable_table_is_the_newest_version_of_the_branch(lake) -> None:
     assert column(table(lake, "orders"), "id") == [1, 2, 3]
 
 
+def test_version_of_an_input_is_one_of_production(lake) -> None:
+    @dg.asset(ins={"orders": dg.AssetIn(metadata={"version": 1})})
+    def earlier(orders: pa.Table) -> pa.Table:
+        return orders
+
+    for rows_of["orders"] in ([1], [2], [3]):
+        lake.materialize(orders)
+    rows_of["orders"] = [9]
+    lake.materialize(orders, branch="dev")
+    lake.materialize(earlier, orders.to_source_asset(), branch="dev")
+    location = {"root_uri": str(lake.root), "schema": "public", "branch": "dev"}
+    assert column(DeltaTableResource(**location, name="earlier").table(), "id") == [2]
+    chosen = DeltaTableResource(**location, name="orders", version=1).table()
+    assert chosen.snapshot().scan().to_arrow()["id"].to_pylist() == [2]
+    # Only the branch has this one.
+    own = DeltaTableResource(**location, name="earlier", version=0).table()
+    assert own.snapshot().scan().to_arrow()["id"].to_pylist() == [2]
+
+
 def test_partitions_of_a_branch_are_written_as_in_production(lake) -> None:
     @dg.asset(
         partitions_def=dg.StaticPartitionsDefinition(["a", "b"]),

@@ -328,7 +328,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         elsewhere = declared_location(metadata) if context.has_asset_key else None
         uri = elsewhere or options.table_uri(self.root_uri, *_find_identity(context))
         try:
-            table = self._open_table(uri, name)
+            table = self._open_table(uri, name, wanted.version)
         except TableNotFound:
             if not takes_none(_find_annotation(context)):
                 raise
@@ -464,11 +464,13 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             show_history=self.show_history,
         )
 
-    def _open_table(self, uri: str, name: str) -> DeltaTable:
+    def _open_table(self, uri: str, name: str, version: int | None = None) -> DeltaTable:
         try:
             branch = self.find_branch()
             if branch is not None and branch.contains(uri):
-                return branch.open(uri, allow_column_changes=self.enable_column_change)
+                return branch.open(
+                    uri, version=version, allow_column_changes=self.enable_column_change
+                )
             return DeltaTable(
                 uri,
                 storage_options=self.storage_options.to_options(),

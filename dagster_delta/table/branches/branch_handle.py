@@ -148,25 +148,31 @@ class BranchHandle:
             )
         return found
 
-    def open(self, production: str, *, allow_column_changes: bool = True) -> DeltaTable:
+    def open(
+        self, production: str, *, version: int | None = None, allow_column_changes: bool = True
+    ) -> DeltaTable:
         """The table as the branch reads it: its own, else production's, which refuses writes.
 
         Args:
             production: location of the table of production.
+            version: a version of production's table, or of a table that only the branch has.
             allow_column_changes: if False, the handle refuses to start online column changes.
 
         Raises:
             TableNotFound: neither has the table.
             VersionNotFound: the branch is pinned, and production's log does not reach back.
         """
-        if self.find(production) is not None:
+        own = self.find(production)
+        # A version was chosen before the branch began to count its own.
+        if own is not None and (version is None or BranchBase.of(own) is None):
             return DeltaTable(
                 self.table_uri(production),
+                version,
                 storage_options=self._branch_options,
                 allow_column_changes=allow_column_changes,
             )
-        version = self._pinned_version(production)
-        table = DeltaTable(production, version, storage_options=self._options)
+        known = self._pinned_version(production) if version is None else version
+        table = DeltaTable(production, known, storage_options=self._options)
         table.refuse_writes(
             f"the branch {self.name!r} has no table of its own here yet, and does not write "
             "production's: materialize the asset in the branch first, or call Branch.begin with "
