@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -233,10 +234,11 @@ class BranchHandle:
         """The locations in production of the tables that the branch has, sorted."""
         if self.created_ms is None:
             return []
-        try:
-            found = find_tables(self.uri, self._branch_options)
-        except FileNotFoundError:
+        local = open_store(self.uri, self._branch_options).local_path("")
+        if local is not None and not Path(local).is_dir():
+            # It was declared, and the first write failed.
             return []
+        found = find_tables(self.uri, self._branch_options)
         # Others are of op outputs, of rows set aside, and what else lies beside a table.
         own = [uri for uri in found if self._is_own(uri)]
         return sorted(f"{self.root_uri}{absolute_uri(uri).removeprefix(self.uri)}" for uri in own)

@@ -591,6 +591,15 @@ def test_branch_of_another_root_is_neither_read_nor_dropped(
     assert ids(table) == ids(production)
 
 
+def test_branch_whose_first_write_failed_has_no_tables(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    assert branch.begin(f"{root}/raw/new") is None
+    assert branch.tables() == []
+    assert branch.publish() == {}
+    branch.drop(dry_run=False)
+    assert find_branches(root) == []
+
+
 def test_branch_has_no_branches(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
     branch.begin(production.uri)
