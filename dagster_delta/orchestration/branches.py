@@ -12,11 +12,11 @@ from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.storage import resolve_variable
-from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.read.branch_tables import BranchBase, branch_of, source_of
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.metadata_keys import RawMetadata
+    from dagster_delta.table.branches.branch import Branch
     from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -59,6 +59,9 @@ class BranchedTables(KnownFieldsOnly):
         chosen = resolve_variable(name or self.branch or "")
         if not chosen:
             return None
+        # Imported late: production needs no branch, and a branch the code of clones.
+        from dagster_delta.table.branches.branch import Branch
+
         return Branch(
             fields.root_uri,
             chosen,
@@ -70,6 +73,8 @@ class BranchedTables(KnownFieldsOnly):
 
     def list_branches(self) -> list[Branch]:
         """The branches of the tables of this resource, by name."""
+        from dagster_delta.table.branches.branch import find_branches
+
         fields: Any = self
         return find_branches(
             fields.root_uri,

@@ -38,12 +38,13 @@ from dagster_delta.protocol.schema import (
     inner_types,
     with_inner_types,
 )
-from dagster_delta.protocol.statistics.bloom_filters import BloomFilter, bloom_filters
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+    from dagster_delta.protocol.statistics.bloom_filters import BloomFilter
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
@@ -88,7 +89,7 @@ class FileFormat(msgspec.Struct, frozen=True):
             arrow_schema=pa.schema([_relax_field(field) for field in physical]),
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
-            bloom_filters=tuple(bloom_filters(configuration, schema)),
+            bloom_filters=_find_bloom_filters(configuration, schema),
             may_pack=configuration.properties.parquet_format_version != "1.0.0",
         )
 
@@ -205,6 +206,17 @@ def encode_rows(
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
     return file, writer.metadata
+
+
+def _find_bloom_filters(
+    configuration: TableConfiguration, schema: StructType
+) -> tuple[BloomFilter, ...]:
+    if not any(key.startswith("parquet.bloom.") for key in configuration.metadata.configuration):
+        return ()
+    # Imported late: few tables have filters.
+    from dagster_delta.protocol.statistics.bloom_filters import bloom_filters
+
+    return tuple(bloom_filters(configuration, schema))
 
 
 def _bloom_filter_options(rows: pa.Table, format_: FileFormat) -> dict[str, dict[str, float]]:

@@ -12,8 +12,7 @@ import dagster as dg
 import msgspec
 import pyarrow as pa
 
-from dagster_delta import clock
-from dagster_delta.engines import active_spark_session, run_query
+from dagster_delta import clock, engines
 from dagster_delta.errors import AuditFailed, InvalidArgument
 from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
 from dagster_delta.orchestration.quarantine import REJECTED_PROPERTY
@@ -208,7 +207,7 @@ def _query_batches(
     audit: Audit, sql: str, query: str, snapshots: Mapping[str, Snapshot]
 ) -> Iterator[pa.RecordBatch]:
     if audit.engine == "spark":
-        session = active_spark_session()
+        session = engines.active_spark_session()
         if session is None:
             raise InvalidArgument(
                 f"the audit {audit.check_name} is for Spark, and there is no active session"
@@ -219,7 +218,8 @@ def _query_batches(
         yield from session.sql(sql, **frames).toArrow().to_batches()
         return
     scans = {name: snapshot.scan() for name, snapshot in snapshots.items()}
-    yield from run_query(query, scans, name=audit.check_name, memory_bytes=_MEMORY_BYTES)
+    # By attribute: the parser is loaded when a query runs.
+    yield from engines.run_query(query, scans, name=audit.check_name, memory_bytes=_MEMORY_BYTES)
 
 
 class RejectedRows(msgspec.Struct, frozen=True):
