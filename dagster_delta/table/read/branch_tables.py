@@ -8,12 +8,13 @@ that the branch began with.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
+from dagster_delta.errors import InvalidArgument, InvalidTable, StorageFailure, VersionNotFound
 from dagster_delta.protocol.table_properties import (
     BRANCH_BASE_PROPERTY,
     BRANCH_OF_PROPERTY,
@@ -24,6 +25,8 @@ from dagster_delta.storage.locations import absolute_uri
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY
+
+_LOG = logging.getLogger(__name__)
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -157,15 +160,30 @@ def branches_of_table(
     roots, directory = list[str](), uri
     while (directory := directory.rpartition("/")[0]) and not directory.endswith((":", ":/")):
         roots.append(directory)
-    places = [(root, root, own) for root in roots]
-    for place, options in branch_root_uris.items():
-        places += [(root, place, own if options is None else options) for root in roots]
-    found = {}
+    places = [
+        (root, place, options or own)
+        for place, options in branch_root_uris.items()
+        for root in roots
+    ]
+    found = dict[str, BranchTable]()
     for root, place, options in places:
-        for declared in list_branches(root, place, options):
-            directory = (
-                f"{place.rstrip('/')}/{BRANCHES_DIRECTORY}/{branch_directory(declared.name)}"
-            )
-            table = f"{directory}/{uri.removeprefix(f'{root}/')}"
-            found[table] = BranchTable(declared, open_store(table, options))
+        found |= _branch_tables(uri, root, place, options)
+    for root in roots:
+        try:
+            found |= _branch_tables(uri, root, root, own)
+        except StorageFailure as error:
+            # The credentials of a table need not reach the directories above it.
+            _LOG.warning("branches below %s were not looked for: %s", root, error)
     return list(found.values())
+
+
+def _branch_tables(
+    uri: str, root: str, place: str, options: Mapping[str, object]
+) -> dict[str, BranchTable]:
+    """What a table below a root is in each branch of this root at a place, by location."""
+    base = f"{place.rstrip('/')}/{BRANCHES_DIRECTORY}"
+    found = {}
+    for declared in list_branches(root, place, options):
+        table = f"{base}/{branch_directory(declared.name)}/{uri.removeprefix(f'{root}/')}"
+        found[table] = BranchTable(declared, open_store(table, options))
+    return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
+from dagster_delta.errors import StorageFailure
 from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.branch_tables import branches_of_table
 from tests.storage.conftest import make_s3_bucket, s3_client
 from tests.storage.failing_endpoint import FailingEndpoint
 
@@ -69,3 +72,19 @@ def test_branch_in_another_bucket_writes_production_only_to_publish(
     assert objects(s3_options, other) == []
     assert stored_ids(production) == [1, 3, 5, 6]
     assert production.unreferenced_files().files.num_rows == 0
+
+
+def test_vacuum_runs_where_directories_above_the_table_may_not_be_listed(
+    s3_bucket: str,
+    s3_options: dict[str, str],
+    options: dict[str, str],
+    endpoint: FailingEndpoint,
+) -> None:
+    uri = f"s3://{s3_bucket}/lake/raw/orders"
+    DeltaTable(uri, storage_options=s3_options, must_exist=False).append(rows(1))
+    table = DeltaTable(uri, storage_options=options)
+    with endpoint.failing("GET", "_branches", "403 AccessDenied") as asked:
+        assert branches_of_table(table.store, {}) == []
+        assert len(asked) >= 2
+        with pytest.raises(StorageFailure):
+            branches_of_table(table.store, {f"s3://{s3_bucket}/other": None})
