@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         OptimizeConfig,
         ReorgConfig,
         RestoreConfig,
+        RetentionConfig,
         VacuumConfig,
         checkpoint_op,
         clean_log_op,
@@ -182,6 +183,7 @@ __all__ = [
     "Range",
     "ReorgConfig",
     "RestoreConfig",
+    "RetentionConfig",
     "S3StorageOptions",
     "Scan",
     "SchemaChangeKind",
@@ -273,9 +275,9 @@ _MODULES = {
     "orchestration.maintenance.maintained_tables": "delta_table_pool",
     "orchestration.maintenance.operations": (
         "CheckpointConfig CleanLogConfig CloneConfig DeltaCloneConfig DeltaMaintenanceConfig "
-        "DeltaRestoreConfig FsckConfig OptimizeConfig ReorgConfig RestoreConfig VacuumConfig "
-        "checkpoint_op clean_log_op clone_op fsck_op history_op optimize_op reorg_op restore_op "
-        "vacuum_op"
+        "DeltaRestoreConfig FsckConfig OptimizeConfig ReorgConfig RestoreConfig "
+        "RetentionConfig VacuumConfig checkpoint_op clean_log_op clone_op fsck_op history_op "
+        "optimize_op reorg_op restore_op vacuum_op"
     ),
     "orchestration.op_outputs": "OpOutputsConfig delta_op_outputs_job",
     "orchestration.pipes": "report_delta_commit",

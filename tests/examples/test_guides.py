@@ -323,3 +323,31 @@ def test_a_branch_is_published_as_the_guide_says(
         assert [row["id"] for row in rows("lake/public/large_orders")] == [2, 3]
         program("branches.md", monkeypatch, index=2)
         assert not Path("lake/_branches/cheaper-orders").exists()
+
+
+def test_old_rows_are_deleted_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "maintenance.md").read_text()
+    number = re.findall(r"(?ms)^```python\n(.*?)^```", page)
+    (index,) = [at for at, code in enumerate(number) if '"retention": {"column"' in code]
+    guide = program("maintenance.md", monkeypatch, index)
+    (asked,) = re.findall(r'(?s)```yaml title="retention.yaml"\n(.*?)```', page)
+    upkeep = guide["defs"].resolve_job_def("upkeep")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            assert materialize(guide, instance, "clicks")
+        old = pa.table({"day": [dt.date(2001, 1, 1)], "clicks": [1]})
+        DeltaTable("lake/public/clicks").append(old)
+        shops = ["Delft", "Lund", "Oslo"]
+        instance.add_dynamic_partitions("shops", shops)
+        for shop in shops:
+            assert materialize(guide, instance, "stock", partition_key=shop)
+        instance.delete_dynamic_partition("shops", "Lund")
+        assert upkeep.execute_in_process(instance=instance).success
+        assert len(rows("lake/public/clicks")) == len(rows("lake/public/stock")) == 3
+        config = yaml.safe_load(asked)
+        assert upkeep.execute_in_process(instance=instance, run_config=config).success
+    assert [row["clicks"] for row in rows("lake/public/clicks")] == [7, 7]
+    assert sorted(row["shop"] for row in rows("lake/public/stock")) == ["Delft", "Oslo"]

@@ -31,6 +31,7 @@ from dagster_delta.orchestration.io.merge_config import (
     find_problem,
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
+from dagster_delta.protocol.table_properties import parse_interval_ms
 from dagster_delta.storage import resolve_variable
 from dagster_delta.table.operations.expectations import Expectation, check_expectations
 from dagster_delta.table.programs import known_readers
@@ -55,6 +56,8 @@ _OF_OTHER_INPUTS = (
     "table_name table_version timestamp timestampAsOf versionAsOf"
 )
 """The same for the metadata of an input."""
+
+_LONGEST_RETENTION_MS = 365_000 * 86_400_000
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,6 +147,15 @@ def _to_expectations(value: object) -> tuple[Expectation, ...]:
     return tuple(found)
 
 
+def _to_retention(value: object) -> object:
+    """The rules of retention, which are a mapping in metadata."""
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) - {one.name for one in fields(Retention)}:
+        raise ValueError("retention has column with older_than, deleted_partitions, or both")
+    return Retention(**value)
+
+
 def _to_audits(value: object) -> tuple[Audit, ...]:
     items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     return audits_of(items)
@@ -153,6 +165,28 @@ _Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_to_names)]
 _Values = Annotated[tuple[str, ...], BeforeValidator(_to_texts)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which rows of an asset's table maintenance may delete."""
+
+    column: str | None = None
+    """Column of type date, timestamp or timestamp_ntz."""
+    older_than: str | None = None
+    """Age from which rows go, by their value of the column: `90 days`."""
+    deleted_partitions: bool = False
+    """Whether rows go whose key Dagster no longer has among its dynamic partitions."""
+
+    def __post_init__(self) -> None:
+        if (self.column is None) != (self.older_than is None):
+            raise ValueError("retention has both column and older_than, or none of them")
+        if self.older_than is not None:
+            age_ms = parse_interval_ms(self.older_than)
+            if not 0 < age_ms <= _LONGEST_RETENTION_MS:
+                raise ValueError("older_than is longer than nothing, and at most 1,000 years")
+        elif self.deleted_partitions is not True:
+            raise ValueError("retention has column with older_than, deleted_partitions, or both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +227,8 @@ class AssetOptions:
     """What is expected of the rows, each an `Expectation`; in YAML a mapping of its fields."""
     audits: Annotated[tuple[Any, ...], BeforeValidator(_to_audits)] = ()
     """What judges the rows and the table before the commit: functions, or `Audit`s."""
+    retention: Annotated[Retention | None, BeforeValidator(_to_retention)] = None
+    """Which rows maintenance may delete, in metadata a mapping of the fields of `Retention`."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0

@@ -1,8 +1,8 @@
 """Jobs and schedules that maintain the tables of assets.
 
 They do not change rows, so they report an observation with an unchanged data version, and
-downstream assets do not run. Only a restore is a materialization; of an observable asset, an
-observation with another data version.
+downstream assets do not run. Rows that retention deletes change the data version. Only a restore is
+a materialization; of an observable asset, an observation with another data version.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
@@ -30,6 +30,7 @@ from dagster_delta.orchestration.maintenance.operations import (
     OperationConfig,
     maintain,
 )
+from dagster_delta.orchestration.maintenance.retention import asset_operations
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import (
@@ -61,8 +62,9 @@ def delta_maintenance_job(
     per table.
 
     By default small files are compacted, and VACUUM only reports what it would delete; with
-    `dry_run: true` in the config of a run no step writes anything. The Launchpad shows the config
-    with types and descriptions; a run may restrict it to some `tables`.
+    `dry_run: true` in the config of a run no step writes anything. Rows that the metadata
+    `retention` of an asset does not keep are counted, and deleted if a run asks. The Launchpad
+    shows the config with types and descriptions; a run may restrict it to some `tables`.
 
     Every step is in the pool of its table, see `delta_table_pool`.
 
@@ -383,7 +385,8 @@ def run_maintenance(
         return
     if "spark" in (config.optimize.engine, config.reorg.engine):
         maintained.start_spark(context.resources, spark)
-    metadata = maintain(context, table, maintained.name, config.operations())
+    operations = list(asset_operations(config.operations(), maintained, table, context))
+    metadata = maintain(context, table, maintained.name, operations)
     report_table(context, maintained, table, metadata)
 
 

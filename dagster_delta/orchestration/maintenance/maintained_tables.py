@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource, spark_session_of
@@ -62,6 +63,7 @@ class MaintainedTable(msgspec.Struct, frozen=True):
     storage_options: StorageOptions | Mapping[str, object] | None = None
     allow_column_changes: bool = False
     """Whether online column changes may begin, if no resource decides it."""
+    partitions_def: dg.PartitionsDefinition[Any] | None = None
     is_observable: bool = False
     """Whether automation conditions react to observations of the asset, not to materializations."""
 
@@ -96,8 +98,14 @@ class MaintainedTable(msgspec.Struct, frozen=True):
         """`schema.table` in the layout of the IO manager; None for a table given by location."""
         if self.uri is not None or self.asset_key is None:
             return None
-        options = self._find_io_manager(resources).asset_options(self.asset_key, self.metadata)
+        options = self.read_options(resources)
         return options.qualified_name(self.asset_key, self.name)
+
+    def read_options(self, resources: object) -> AssetOptions:
+        """The options of the asset: its metadata, over those of its IO manager if it has one."""
+        if self.uri is not None or self.asset_key is None:
+            return read_asset_options(self.metadata, AssetOptions(), asset=self.name)
+        return self._find_io_manager(resources).asset_options(self.asset_key, self.metadata)
 
     def start_spark(self, resources: object, key: str | None) -> None:
         """Start the Spark session for the table, if it does not run yet: that of the
@@ -201,6 +209,7 @@ def tables_of_asset(
             spec.key.to_user_string(),
             spec.key,
             metadata,
+            partitions_def=spec.partitions_def,
             is_observable=not isinstance(asset, dg.AssetSpec) and asset.is_observable,
         )
         if (uri := declared_location(metadata)) is not None:

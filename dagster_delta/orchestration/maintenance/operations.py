@@ -186,6 +186,24 @@ class FsckConfig(OperationConfig):
         )
 
 
+class RetentionConfig(OperationConfig):
+    """How the rows are deleted that the metadata `retention` of an asset does not keep."""
+
+    title = "RETENTION"
+
+    enabled: bool = _make_switch(default=True)
+    dry_run: bool = Field(
+        default=True,
+        description="Only report the rows that would be deleted. Set to false to delete them.",
+    )
+    max_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Refuse to delete more than this share of the rows of a table.",
+    )
+
+
 class ReorgConfig(OperationConfig):
     """What is purged from the files of a table."""
 
@@ -416,6 +434,10 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, dg.Config):
     )
     fsck: FsckConfig = Field(
         default=FsckConfig(), description="Find the files that storage no longer has."
+    )
+    retention: RetentionConfig = Field(
+        default=RetentionConfig(),
+        description="Delete the rows that the metadata retention of an asset does not keep.",
     )
     reorg: ReorgConfig = Field(
         default=ReorgConfig(),

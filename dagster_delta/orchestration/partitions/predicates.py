@@ -96,6 +96,13 @@ def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[obje
     return None
 
 
+def values_of_keys(keys: Iterable[str], data_type: DataType) -> frozenset[object]:
+    """The values of partition keys without time in a column; keys that cannot be values of its type
+    have none.
+    """
+    return frozenset(_keys_by_value(tuple(keys), data_type))
+
+
 def _column_rows(dimension: DimensionSlice, schema: StructType) -> ColumnRows:
     column = dimension.column
     data_type = resolve_column(column, schema, what="partition_expr").data_type
