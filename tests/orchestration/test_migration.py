@@ -168,7 +168,7 @@ def test_frames_of_spark_become_tables(recipe, spark):
     ("owner", "options", "advice"),
     [
         (DeltaIOManager, {"client_options": {"timeout": "9s"}}, "docs/migration.md"),
-        (DeltaIOManager, {"base_dir": "lake"}, "it has custom_metadata"),
+        (DeltaIOManager, {"base_dir": "lake"}, "it has branch, branch_pinned"),
         (DeltaIOManager, {"schemas": "raw"}, "did you mean 'schema'"),
         (DeltaIOManager, {"table_config": {}}, "docs/migration.md"),
         (DeltaIOManager, {"overwrite_schema": True}, "docs/migration.md"),

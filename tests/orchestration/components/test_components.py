@@ -474,7 +474,11 @@ def test_templates_and_number_like_texts_are_taken(sandbox, monkeypatch) -> None
         (DeltaTableComponent, {"storage_options": {"provider": "s3", "regin": "x"}}, "'region'"),
         (DeltaMaintenanceComponent, {"config": {"vacuum": {"dryrun": True}}}, "'dry_run'"),
         (DeltaMaintenanceComponent, {"tables": ["u"]}, "is not of type 'object', 'string'"),
-        (DeltaIngestionComponent, {"mode": "upsert"}, "one of ['append', 'merge', 'overwrite']"),
+        (
+            DeltaIngestionComponent,
+            {"mode": "upsert"},
+            "one of ['append', 'merge', 'auto_cdc', 'overwrite']",
+        ),
         (DeltaChangeFeedComponent, {"on_gap": "skip"}, "one of ['refresh', 'fail']"),
         (DeltaSqlComponent, {"asset": {"kind": "sql"}}, "'code_version', 'owners'"),
         (DeltaSensorComponent, {"start_from": "beginning"}, "'beginning' is not one of ["),

@@ -774,9 +774,7 @@ def test_declarations_that_make_no_sense_are_refused_at_once():
 
     fail(fine, "takes keys", keys=())
     fail(fine, "takes no keys", mode="append")
-    fail(
-        fine, "mode of an incremental asset is one of 'merge', 'append', not 'apend'", mode="apend"
-    )
+    fail(fine, "is one of 'merge', 'auto_cdc', 'append', not 'apend'", mode="apend")
     fail(fine, "returns of an incremental asset is one of", keys="id", returns="change")
     fail(fine, "on_gap of an incremental asset is one of", keys="id", on_gap="fial")
     fail(without, "no parameter 'changes'")

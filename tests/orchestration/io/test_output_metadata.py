@@ -241,7 +241,8 @@ def test_metadata_holds_nothing_that_only_a_scan_could_tell(lake, events, monkey
 
 
 def test_the_keys_of_this_library_lead_and_zero_counters_are_left_out(stored_lake, events):
-    merging = {"mode": "merge", "merge_config": {"predicate": "s.id = t.id"}}
+    config = {"predicate": "s.id = t.id", "skip_unchanged": False}
+    merging = {"mode": "merge", "merge_config": config}
     asset = events(table_of([{"id": 1}, {"id": 2}]), metadata=merging)
     for _ in range(2):
         stored_lake.materialize(asset)
