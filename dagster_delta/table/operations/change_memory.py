@@ -9,8 +9,10 @@ a rerun neither loses an event nor has one twice, and an older version of the ta
 memory (RESTORE takes the `txn` back with the rows).
 
 Two writers conflict in the target, since each commit of AUTO CDC has that `txn` action, and one of
-them is planned again. In the memory each commit counts a generation, also a `txn`: the content of
-two versions of one generation is the same, so that compaction of the memory is no change.
+them is planned again. In the memory each commit names its generation, also a `txn`: the content of
+two versions of one generation is the same, so that compaction of the memory is no change. It is
+the next version of the memory, and no count: a table that was restored goes on from an older
+memory, and what it remembers then is not what it had remembered before.
 
 Without a `txn` in the target the memory is empty; what is there is of a table that was replaced.
 
@@ -50,6 +52,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import (
     CHANGE_MEMORY,
+    MEMORY_GENERATION,
     NOT_FOLLOWED,
     AppTransaction,
     lasting_transactions,
@@ -62,7 +65,6 @@ MEMORY_PROPERTY = "dagsterDelta.autoCdcOf"
 """Table property, the mark of a memory: the id of the table that it belongs to."""
 
 MEMORY_SUFFIX = "_auto_cdc"
-_GENERATION = "dagster-delta/generation"
 
 
 class ChangeMemory(msgspec.Struct, frozen=True):
@@ -91,7 +93,9 @@ class ChangeMemory(msgspec.Struct, frozen=True):
             return cls(store, owner, recorded, None)
         try:
             latest = Snapshot.load(store)
-            content = Snapshot.load(store, version=recorded)
+            content = latest
+            if _generation(latest) != recorded:
+                content = Snapshot.load(store, version=recorded)
         except TableNotFound as error:
             error.message = (
                 f"the table {location.uri} follows change events, and what it remembers of them "
@@ -167,7 +171,7 @@ class ChangeMemory(msgspec.Struct, frozen=True):
             table,
             rows,
             on,
-            progress=[AppTransaction(_GENERATION, (generation or 0) + 1, generation)],
+            progress=[AppTransaction(MEMORY_GENERATION, latest.version + 1, generation)],
             schema_mode="merge",
             commit_info=commit_info,
             engine=engine,
@@ -228,4 +232,4 @@ _PROPERTIES = {
 
 
 def _generation(memory: Snapshot) -> int | None:
-    return memory.transaction_version(_GENERATION)
+    return memory.transaction_version(MEMORY_GENERATION)

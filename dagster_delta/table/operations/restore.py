@@ -45,7 +45,11 @@ from dagster_delta.table.operations.unreferenced_files import deletion_vector_pa
 from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import added_again, tombstones
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.transaction import (
+    CommitResult,
+    Transaction,
+    positions_to_change,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
@@ -157,6 +161,7 @@ class RestorePlan:
     def changes_anything(self) -> bool:
         """Whether there is anything to commit."""
         is_same = self.configuration.metadata == self.before.metadata and not self.domains
+        is_same = is_same and not positions_to_change(self.before, self.target)
         files = (self.returning, self.renumbered, self.leaving)
         return not is_same or any(changed.num_rows for changed in files)
 

@@ -30,6 +30,9 @@ CHANGE_MEMORY = "dagster-delta/auto-cdc"
 """The application whose version is that of the memory beside the table, see
 `table/operations/change_memory.py`; it goes back with the rows."""
 
+MEMORY_GENERATION = "dagster-delta/generation"
+"""The application in that memory whose version tells its contents apart."""
+
 NOT_FOLLOWED = -1
 """The version of such a table or file whose rows this table does not have any more."""
 

@@ -46,6 +46,7 @@ from dagster_delta.table.transaction.commit_result import (
     CHANGE_MEMORY,
     FOLLOWED_TABLE_PREFIX,
     LOADED_FILE_PREFIX,
+    MEMORY_GENERATION,
     NOT_FOLLOWED,
     AppTransaction,
     CommitResult,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
-_OF_ROWS = (FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX, CHANGE_MEMORY)
+_OF_ROWS = (FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX, CHANGE_MEMORY, MEMORY_GENERATION)
 """Begin the ids of applications whose versions say something about the rows of the table."""
 
 
@@ -284,18 +285,8 @@ class Transaction:
         """Record how far all rows follow other tables, and which files they are of, for a commit
         that replaces them by those of another version; None for no rows.
         """
-        now, then = (
-            {
-                known.app_id: known.version
-                for known in (() if snapshot is None else snapshot.transactions())
-                if known.app_id.startswith(_OF_ROWS)
-            }
-            for snapshot in (self.snapshot, target)
-        )
-        for app_id in {**now, **then}:
-            version = then.get(app_id, NOT_FOLLOWED)
-            if now.get(app_id) != version:
-                self.record_application(app_id, version)
+        for app_id, version in positions_to_change(self.snapshot, target).items():
+            self.record_application(app_id, version)
 
     def stage_domain(self, *domains: DomainMetadata) -> None:
         """Set or remove metadata domains of the protocol, for callers that follow its rules."""
@@ -570,3 +561,19 @@ class Transaction:
             return not change_files and survives_column_change(mine, concurrent, contents.adds)
 
         return survives
+
+
+def positions_to_change(now: Snapshot | None, then: Snapshot | None) -> dict[str, int]:
+    """The positions of applications, by their id, that a table has to record for its rows to become
+    those of another version.
+    """
+    known, wanted = (
+        {
+            position.app_id: position.version
+            for position in (() if snapshot is None else snapshot.transactions())
+            if position.app_id.startswith(_OF_ROWS)
+        }
+        for snapshot in (now, then)
+    )
+    versions = {app_id: wanted.get(app_id, NOT_FOLLOWED) for app_id in {**known, **wanted}}
+    return {name: version for name, version in versions.items() if known.get(name) != version}

@@ -321,6 +321,17 @@ def test_restored_table_has_the_memory_of_its_version(table: DeltaTable) -> None
     ]
 
 
+def test_restored_tables_do_not_mix_what_they_remember(table: DeltaTable) -> None:
+    table.apply_changes(event_rows([event(9, "D", k=5)]), **HISTORY)
+    table.apply_changes(event_rows([event(8, "D", k=6)]), **HISTORY)
+    table.restore(0)
+    table.apply_changes(event_rows([event(7, "D", k=7)]), **HISTORY)
+    table.restore(1)
+    table.apply_changes(event_rows([event(3, "a", k=key) for key in (5, 6, 7)]), **HISTORY)
+    expected = [(5, "a", 3, 9), (6, "a", 3, 8), (7, "a", 3, None)]
+    assert rows_of(table, *COLUMNS) == expected
+
+
 def test_change_feed_has_no_equal_images(table: DeltaTable) -> None:
     table.apply_changes(event_rows([event(1, "a"), event(9, "b")]), **HISTORY)
     table.set_properties({"delta.enableChangeDataFeed": "true"})
