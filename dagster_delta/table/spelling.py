@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pyarrow as pa
 
 from dagster_delta.evolution.plan_report import table_cell as table_cell
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_properties import parse_interval_ms
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.sql.typed import quote as quote
 from dagster_delta.sql.types import sql_type_name as sql_type_name
@@ -49,3 +51,12 @@ def check_syntax(sql: str) -> None:
         parse_syntax(sql)
     except GrammarUnknown:
         return
+
+
+def parse_age(text: str) -> timedelta:
+    """The length of an interval such as `90 days`, as table properties spell it.
+
+    Raises:
+        InvalidArgument: it is none, or in months or years.
+    """
+    return timedelta(milliseconds=parse_interval_ms(text))

@@ -14,6 +14,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args
 
@@ -31,10 +32,10 @@ from dagster_delta.orchestration.io.merge_config import (
     find_problem,
 )
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
-from dagster_delta.protocol.table_properties import parse_interval_ms
 from dagster_delta.storage import resolve_variable
 from dagster_delta.table.operations.expectations import Expectation, check_expectations
 from dagster_delta.table.programs import known_readers
+from dagster_delta.table.spelling import parse_age
 
 WriteMode = Literal[
     "append", "overwrite", "replace_using", "replace_on", "merge", "error", "ignore"
@@ -57,7 +58,7 @@ _OF_OTHER_INPUTS = (
 )
 """The same for the metadata of an input."""
 
-_LONGEST_RETENTION_MS = 365_000 * 86_400_000
+_LONGEST_RETENTION = timedelta(days=365_000)
 
 _LOG = logging.getLogger(__name__)
 
@@ -182,8 +183,7 @@ class Retention:
         if (self.column is None) != (self.older_than is None):
             raise ValueError("retention has both column and older_than, or none of them")
         if self.older_than is not None:
-            age_ms = parse_interval_ms(self.older_than)
-            if not 0 < age_ms <= _LONGEST_RETENTION_MS:
+            if not timedelta() < parse_age(self.older_than) <= _LONGEST_RETENTION:
                 raise ValueError("older_than is longer than nothing, and at most 1,000 years")
         elif self.deleted_partitions is not True:
             raise ValueError("retention has column with older_than, deleted_partitions, or both")

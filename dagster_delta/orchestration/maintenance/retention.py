@@ -6,8 +6,8 @@ in one commit if it is asked.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of configs itself.
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from logging import Logger
 from typing import Any
 
@@ -26,12 +26,10 @@ from dagster_delta.orchestration.metadata_keys import RawMetadata, counted, firs
 from dagster_delta.orchestration.partitions.partitions import dimension_columns
 from dagster_delta.orchestration.partitions.predicates import owned_slice, values_of_keys
 from dagster_delta.protocol.schema import PrimitiveType, StructType
-from dagster_delta.protocol.table_properties import parse_interval_ms
-from dagster_delta.sql.conditions import compare, constant, is_in, to_sql
-from dagster_delta.sql.typed import Column
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.slices import resolve_column
+from dagster_delta.table.slices import Slice, resolve_column
+from dagster_delta.table.spelling import parse_age, quote
 
 _OPTION = "retention"
 _MAX_PARTITIONS = 1000
@@ -120,8 +118,7 @@ def find_rules(
             "be of the other assets: name its own in the metadata owned_rows"
         )
     if retention.column is not None and retention.older_than is not None:
-        age = timedelta(milliseconds=parse_interval_ms(retention.older_than))
-        cutoff = datetime.now(UTC) - age
+        cutoff = datetime.now(UTC) - parse_age(retention.older_than)
         what, rule = _rule_of_age(retention.column, snapshot.schema, cutoff, maintained.name)
         rules[f"{what} ({retention.older_than})"] = rule
     if retention.deleted_partitions:
@@ -137,18 +134,19 @@ def _rule_of_age(name: str, schema: StructType, cutoff: datetime, asset: str) ->
     column = resolve_column(name, schema, what=f"the retention of asset {asset}")
     match column.data_type:
         case PrimitiveType("date"):
-            value: object = cutoff.date()
+            value, literal = str(cutoff.date()), "DATE"
         case PrimitiveType("timestamp"):
-            value = cutoff
+            value, literal = str(cutoff), "TIMESTAMP"
         case PrimitiveType("timestamp_ntz"):
-            value = cutoff.replace(tzinfo=None)
+            value, literal = str(cutoff.replace(tzinfo=None)), "TIMESTAMP_NTZ"
         case other:
             raise InvalidArgument(
                 f"the retention of asset {asset} is by the column {name} of type {other}, which "
                 "has no time: name a date, timestamp or timestamp_ntz column",
                 column=name,
             )
-    return f"{name} is before {value}", to_sql(compare(column, "<", constant(value)))
+    quoted = ".".join(map(quote, column.path))
+    return f"{name} is before {value}", f"{quoted} < {literal} '{value}'"
 
 
 def _rules_of_partitions(
@@ -175,7 +173,7 @@ def _rules_of_partitions(
     for name, dimension in dynamic.items():
         column = resolve_column(name, snapshot.schema, what="partition_expr")
         # The keys are read after the rows: a key is there before its first row.
-        present = _find_values(snapshot, column)
+        present = _find_values(snapshot, column.path)
         keys = instance.get_dynamic_partitions(dimension)
         if present and not keys:
             raise InvalidArgument(
@@ -189,14 +187,14 @@ def _rules_of_partitions(
             named = first_names([str(value) for value in chosen], 10)
             more = f" of {len(deleted):,}" if len(deleted) > len(chosen) else ""
             what = f"{name} is one of {len(chosen):,}{more} deleted partitions ({named})"
-            rules[what] = to_sql(is_in(column, [constant(value) for value in chosen]))
+            rules[what] = Slice.of({what: {name: chosen}}).sql(snapshot.schema)
     return rules
 
 
-def _find_values(snapshot: Snapshot, column: Column) -> set[object]:
+def _find_values(snapshot: Snapshot, path: Sequence[str]) -> set[object]:
     """The values of a column but null, read batch by batch."""
     found: set[object] = set()
-    first, *fields = column.path
+    first, *fields = path
     for batch in snapshot.scan([first]).to_batches():
         values = batch.column(0)
         if fields:
