@@ -403,6 +403,7 @@ class _Changes(msgspec.Struct, frozen=True):
         rules = self._rules_for(snapshot)
         memory = ChangeMemory.of(snapshot)
         self._check_sequence(rules, snapshot, memory)
+        memory.check_columns(rules, snapshot.schema)
         asked = self._merge_of(rules).kept_within(snapshot.schema)
         configuration = merged_configuration(snapshot.configuration, rules.rows, asked)
         plan, reads = self._plan_replay(snapshot, rules, memory, configuration)

@@ -40,9 +40,11 @@ from dagster_delta.errors import (
     ConcurrentTransaction,
     InvalidArgument,
     InvalidTable,
+    SchemaMismatch,
     TableNotFound,
 )
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.features.type_widening import is_widening
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.sql.typed import quote
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.create import create
@@ -119,6 +121,33 @@ class ChangeMemory(msgspec.Struct, frozen=True):
         if self.content is None:
             return None
         return self.content.schema.field(SEQUENCE_COLUMN).data_type
+
+    def check_columns(self, rules: ReplayRules, table: StructType) -> None:
+        """Refuse to read values under the names that columns of the table had before, or as another
+        type: rows would lose them, or take those of a column that was dropped.
+
+        Raises:
+            SchemaMismatch: a column was renamed in the table, or dropped and added again.
+        """
+        if self.content is None or not rules.remembers_values:
+            return
+        known = self.content.schema
+        former = {*known.names} - {*table.names, SEQUENCE_COLUMN, KIND_COLUMN}
+        problem = None
+        for field in rules.values:
+            mine = known.get(field.name)
+            if mine is None and former and table.get(field.name) is not None:
+                problem = f"has no column {field.name}, and has {', '.join(sorted(former))}"
+            elif mine is not None and not _reads_as(mine.data_type, field.data_type):
+                problem = f"has {field.name} as {mine.data_type}, and not as {field.data_type}"
+        if problem is not None:
+            raise SchemaMismatch(
+                f"what the table remembers of change events {problem}, so a column of the table "
+                "was renamed or dropped: do the same in the table with these events (RENAME "
+                "COLUMN or DROP COLUMN, with delta.columnMapping.mode = name), and run again",
+                table=self.store.location.uri,
+                version=self.content.version,
+            )
 
     def unchanged(self) -> AppTransaction:
         """The `txn` of a commit that depends on the memory and does not change it."""
@@ -233,3 +262,10 @@ _PROPERTIES = {
 
 def _generation(memory: Snapshot) -> int | None:
     return memory.transaction_version(MEMORY_GENERATION)
+
+
+def _reads_as(stored: DataType, wanted: DataType) -> bool:
+    """Whether values of the memory are read as the type that a column of the table has by now."""
+    if not (isinstance(stored, PrimitiveType) and isinstance(wanted, PrimitiveType)):
+        return type(stored) is type(wanted)
+    return stored == wanted or is_widening(stored, wanted)

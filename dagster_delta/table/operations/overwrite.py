@@ -34,6 +34,7 @@ from dagster_delta.table.operations.write_rows import (
     write_metrics,
 )
 from dagster_delta.table.read.file_planner import FilePlanner, select_rows
+from dagster_delta.table.transaction.commit_result import CHANGE_MEMORY, NOT_FOLLOWED
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ def _stage_replacement(
         removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
         write.transaction.depend_on(ReadScope(whole_table=True))
         write.transaction.stage_removed(removes)
+        if snapshot.transaction_version(CHANGE_MEMORY) not in {None, NOT_FOLLOWED}:
+            # What is remembered of change events is about the rows that leave.
+            write.transaction.record_application(CHANGE_MEMORY, NOT_FOLLOWED)
     return write_metrics(write.write_rows(configuration, checks)) | removal_metrics(removes)
 
 

@@ -332,6 +332,58 @@ def test_restored_tables_do_not_mix_what_they_remember(table: DeltaTable) -> Non
     assert rows_of(table, *COLUMNS) == expected
 
 
+def test_renamed_column_loses_no_remembered_value(table: DeltaTable) -> None:
+    table.apply_changes(event_rows([event(1, "a"), event(3, "a"), event(9, "b")]), **HISTORY)
+    table.set_properties({"delta.columnMapping.mode": "name"})
+    table.rename_column("v", "w")
+    late = event_rows([event(2, "z")]).rename_columns(["k", "seq", "op", "w", "u"])
+    with pytest.raises(SchemaMismatch, match="has no column w, and has v"):
+        table.apply_changes(late, **HISTORY)
+    memory = DeltaTable(table.uri + MEMORY_SUFFIX)
+    memory.set_properties({"delta.columnMapping.mode": "name"})
+    memory.rename_column("v", "w")
+    table.apply_changes(late, **HISTORY)
+    expected = [(1, "a", 1, 2), (1, "a", 3, 9), (1, "b", 9, None), (1, "z", 2, 3)]
+    assert rows_of(table, "k", "w", "__START_AT", "__END_AT") == expected
+
+
+def test_dropped_column_that_comes_back_as_another_type_is_refused(table: DeltaTable) -> None:
+    rows = event_rows([event(1, "a"), event(3, "a")])
+    table.apply_changes(
+        rows.append_column("w", pa.array(["x", "x"])), track_history_column_list=["v"], **HISTORY
+    )
+    table.set_properties({"delta.columnMapping.mode": "name"})
+    table.drop_column("w")
+    late = event_rows([event(2, "z")]).append_column("w", pa.array([7]))
+    with pytest.raises(SchemaMismatch, match="has w as string, and not as long"):
+        table.apply_changes(late, schema_mode="merge", track_history_column_list=["v"], **HISTORY)
+
+
+def test_wider_type_reaches_what_is_remembered(table: DeltaTable) -> None:
+    def numbers(seq: int, v: int, kind: pa.DataType) -> pa.Table:
+        rows = event_rows([event(seq)])
+        return rows.set_column(3, "v", pa.array([v], kind))
+
+    for seq in (1, 3, 5):
+        table.apply_changes(numbers(seq, 7, pa.int32()), **HISTORY)
+    table.set_properties({"delta.enableTypeWidening": "true"})
+    table.apply_changes(numbers(4, 2**40, pa.int64()), schema_mode="merge", **HISTORY)
+    table.apply_changes(numbers(2, 2**40, pa.int64()), **HISTORY)
+    table.apply_changes(numbers(6, 2**40, pa.int64()), **HISTORY)
+    table.apply_changes(numbers(8, 2**40, pa.int64()), **HISTORY)
+    table.apply_changes(numbers(7, 9, pa.int64()), **HISTORY)
+    wide = [(start, 2**40) for start in (2, 4, 6, 8)]
+    expected = sorted([(1, 7), (3, 7), (5, 7), (7, 9), *wide])
+    assert rows_of(table, "__START_AT", "v") == expected
+
+
+def test_overwritten_table_remembers_nothing(table: DeltaTable) -> None:
+    table.apply_changes(event_rows([event(1, "a"), event(3, "a"), event(9, "D", k=4)]), **HISTORY)
+    table.overwrite(table.snapshot().scan().to_arrow().slice(0, 0))
+    table.apply_changes(event_rows([event(2, "z"), event(4, "q", k=4)]), **HISTORY)
+    assert rows_of(table, *COLUMNS) == [(1, "z", 2, None), (4, "q", 4, None)]
+
+
 def test_change_feed_has_no_equal_images(table: DeltaTable) -> None:
     table.apply_changes(event_rows([event(1, "a"), event(9, "b")]), **HISTORY)
     table.set_properties({"delta.enableChangeDataFeed": "true"})
