@@ -351,3 +351,23 @@ def test_old_rows_are_deleted_as_the_guide_says(
         assert upkeep.execute_in_process(instance=instance, run_config=config).success
     assert [row["clicks"] for row in rows("lake/public/clicks")] == [7, 7]
     assert sorted(row["shop"] for row in rows("lake/public/stock")) == ["Delft", "Oslo"]
+
+
+def test_matching_rows_are_replaced_and_the_latest_kept_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = re.findall(r"(?ms)^```python\n(.*?)^```", (DOCS / "python.md").read_text())
+    (index,) = [
+        at
+        for at, code in enumerate(codes)
+        if code.startswith("import pyarrow") and "keep_latest" in code
+    ]
+    guide = program("python.md", monkeypatch, index)
+    left = [(row["day"], row["shop"], row["amount"]) for row in rows("lake/public/sales")]
+    assert sorted(left) == [(1, "a", 50), (2, "c", 70), (3, "b", 8)]
+    changes = guide["feed"].to_arrow().select(["_change_type", "day", "shop"]).to_pylist()
+    assert [tuple(change.values()) for change in changes] == [
+        ("insert", 3, "b"),
+        ("delete", 1, "b"),
+    ]
