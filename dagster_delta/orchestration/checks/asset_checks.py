@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
+from dagster_delta.orchestration.checks.anomalies import check_anomalies, check_anomaly_limits
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
     check_audit,
@@ -38,20 +40,39 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     tables_of_asset,
 )
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.partitions.partitions import partition_selector
+from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import op_name
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.slices import Slice
 from dagster_delta.table.spelling import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Rule = tuple[str, Callable[[Snapshot, int | None], Finding]]
-"""A description, and a function from a version, and the one at which the rule last held, to the
-result of the rule."""
+class Rule(msgspec.Struct, frozen=True):
+    """One check of a table."""
+
+    description: str
+    evaluate: Callable[[Snapshot, int | None, Slice | None], Finding]
+    """From a version, the one at which the rule last held, and the rows of the partitions of the
+    run, to the result of the rule."""
+    is_of_rows: bool = False
+    """Whether the rule can be evaluated on the rows of some partitions."""
+
+
+class _Options(msgspec.Struct, frozen=True):
+    """What the checks of a table have in common."""
+
+    waited_for: Collection[str]
+    severity: dg.AssetCheckSeverity
+    masked: Collection[str]
+    condition: dg.AutomationCondition[Any] | None
+
 
 _VERSION_KEY = "delta/version"
 _ROWS_KEY = "delta/failing_rows"
@@ -76,7 +97,12 @@ def delta_asset_checks(
     schema: "StructType | pa.Schema | None" = None,
     allow_more_columns: bool = False,
     health: Mapping[str, float] | None = None,
+    anomalies: Mapping[str, float] | None = None,
+    training_commits: int = 10,
     all_rows: bool = False,
+    partitioned: bool = False,
+    cron: str | None = None,
+    cron_timezone: str = "UTC",
     masked_columns: Sequence[str] = (),
     blocking: bool | Collection[str] = False,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
@@ -84,10 +110,10 @@ def delta_asset_checks(
     """Asset checks for the table of an asset, written by any tool.
 
     Names: `delta_constraints`, `delta_unique`, `delta_row_count`, `delta_freshness`,
-    `delta_schema` and `delta_health`. The first is one check for all that the table declares, of
-    the rows that were added since it last passed, unless the declarations have changed. If the
-    table declares nothing, it says so and passes. A few failing rows are shown as a table. A rule
-    that the embedded engine cannot evaluate like Spark is a warning, never a pass.
+    `delta_schema`, `delta_health` and `delta_anomalies`. The first is one check for all that the
+    table declares, of the rows that were added since it last passed, unless the declarations have
+    changed. If the table declares nothing, it says so and passes. A few failing rows are shown as a
+    table. A rule that the embedded engine cannot evaluate like Spark is a warning, never a pass.
 
     Each of the asset's `expectations` is a check of its name besides: its result is what the latest
     write has counted, from the log.
@@ -107,7 +133,20 @@ def delta_asset_checks(
             library.
         allow_more_columns: whether the table may have other columns too.
         health: largest allowed values, by a name of `TableHealth`: `{"small_file_share": 0.5}`.
+        anomalies: largest distance of the newest commit from the mean of earlier commits of the
+            same weekday (UTC), in standard deviations, of `rows` (written, or changed by a MERGE),
+            `bytes` (of new files) and `age` (time since the commit, against the time to the next
+            one): `{"rows": 3, "age": 3}`. Only the log is read.
+        training_commits: number of earlier commits of the weekday to compare with. With fewer than
+            3 in the log the check passes and says so.
         all_rows: check all rows in every check.
+        partitioned: whether `delta_constraints`, `delta_unique` and `delta_row_count` have the
+            partitions of the asset: each has a result for each partition, of its rows alone. The
+            other checks are of the table. The interface of Dagster for it is a preview.
+        cron: when the checks run besides the runs of the asset, as a cron schedule: their
+            automation condition, also if the asset has no new rows. With `partitioned`, for the
+            latest time window.
+        cron_timezone: time zone of `cron`.
         masked_columns: columns whose values are hidden where failing rows are shown, in addition
             to the `masked_columns` of the asset.
         blocking: whether downstream assets wait for the checks; or the names of those they wait
@@ -124,31 +163,38 @@ def delta_asset_checks(
     key = asset_key_of(asset)
     rules: dict[str, Rule] = {}
     if constraints:
-        rules["delta_constraints"] = (
+        rules["delta_constraints"] = Rule(
             "Rows satisfy what the table declares: NOT NULL, constraints, generated columns.",
             partial(check_declared, all_rows=all_rows),
+            is_of_rows=True,
         )
     rules |= _expectation_rules(unique, row_count, freshness, health)
+    if anomalies:
+        check_anomaly_limits(anomalies, training_commits)
+        rules["delta_anomalies"] = Rule(
+            "The newest commit is like those before it of the same weekday.",
+            lambda s, *_: check_anomalies(s, anomalies, training_commits, dt.datetime.now(dt.UTC)),
+        )
     if schema is not None:
         declared = schema_of(schema)
-        rules["delta_schema"] = (
+        rules["delta_schema"] = Rule(
             "The columns and their types match the declaration.",
-            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
+            lambda s, *_: check_schema(s, declared, allow_more=allow_more_columns),
         )
     source = _find_table(asset, key, table, storage_options)
     options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
     if expectations:
         rules |= {
-            known.name: (
+            known.name: Rule(
                 f"{known.condition} holds for each row that is written.",
-                partial(check_expectation, expectation=known),
+                lambda s, *_, known=known: check_expectation(s, known),
             )
             for known in options.expectations
         }
         rules |= {
-            audit.check_name: (
+            audit.check_name: Rule(
                 "The audit of each write passes.",
-                partial(check_audit, name=audit.check_name),
+                lambda s, *_, name=audit.check_name: check_audit(s, name),
             )
             for audit in options.audits
         }
@@ -162,19 +208,75 @@ def delta_asset_checks(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
     masked = {*names_of(masked_columns), *options.masked_columns}
-    return [_define_checks(key, source, rules, waited_for, severity, masked)]
+    condition = None if cron is None else _make_cron_condition(cron, cron_timezone)
+    common = _Options(waited_for, severity, masked, condition)
+    if not partitioned:
+        return [_define_checks(key, source, rules, common)]
+    of_rows = {name: rule for name, rule in rules.items() if rule.is_of_rows}
+    of_table = {name: rule for name, rule in rules.items() if not rule.is_of_rows}
+    partitions = _find_partitions(asset, key, options, of_rows)
+    definitions = [_define_checks(key, source, of_rows, common, partitions)]
+    return (
+        [*definitions, _define_checks(key, source, of_table, common)] if of_table else definitions
+    )
+
+
+def _make_cron_condition(cron: str, timezone: str) -> dg.AutomationCondition[Any]:
+    """The condition of checks that run by the clock.
+
+    `AutomationCondition.on_cron` waits until the asset was updated since the tick: it would never
+    find an asset that is not.
+    """
+    try:
+        # The condition would fail at its first tick only.
+        dg.ScheduleDefinition(
+            name="cron", cron_schedule=cron, execution_timezone=timezone, job_name="checks"
+        )
+    except dg.DagsterInvalidDefinitionError as error:
+        raise InvalidArgument(f"cron, such as '0 * * * *', or its time zone: {error}") from error
+    # Dagster types it for assets alone, and its own `on_cron` is made of it for checks.
+    tick: dg.AutomationCondition[Any] = dg.AutomationCondition.cron_tick_passed(cron, timezone)
+    return dg.AutomationCondition.in_latest_time_window() & tick.since_last_handled()
+
+
+class _Partitions(msgspec.Struct, frozen=True):
+    """The partitions of an asset, and which rows they are."""
+
+    definition: dg.PartitionsDefinition[Any]
+    find_slice: Callable[[Sequence[str]], Slice]
+
+
+def _find_partitions(
+    asset: AssetReference, key: dg.AssetKey, options: AssetOptions, rules: Mapping[str, Rule]
+) -> _Partitions:
+    name = key.to_user_string()
+    spec = asset.get_asset_spec(key) if isinstance(asset, dg.AssetsDefinition) else asset
+    definition = spec.partitions_def if isinstance(spec, dg.AssetSpec | dg.SourceAsset) else None
+    if definition is None or options.partition_expr is None:
+        raise InvalidArgument(
+            f"the checks of {name} cannot be partitioned: pass an asset with a partitions_def and "
+            "with partition_expr in its metadata, or leave partitioned out"
+        )
+    if not rules:
+        raise InvalidArgument(
+            f"the checks of {name} have none that is partitioned: enable constraints, unique or "
+            "row_count, or leave partitioned out"
+        )
+    select = partition_selector(
+        definition, options.partition_expr, asset=name, owned_rows=options.owned_rows
+    )
+    return _Partitions(definition, lambda keys: partition_slice(select, keys, asset=name))
 
 
 def _define_checks(
     key: dg.AssetKey,
     source: MaintainedTable,
     rules: Mapping[str, Rule],
-    waited_for: Collection[str],
-    severity: dg.AssetCheckSeverity,
-    masked: Collection[str],
+    options: _Options,
+    partitions: _Partitions | None = None,
 ) -> dg.AssetChecksDefinition:
     @dg.op(
-        name=op_name(key, "delta_checks_"),
+        name=op_name(key, "delta_checks_" if partitions is None else "delta_partition_checks_"),
         ins={"table": dg.In(dg.Nothing)},
         out={name: dg.Out(is_required=False) for name in rules},
         required_resource_keys={source.io_manager_key} if source.io_manager_key else set(),
@@ -184,22 +286,32 @@ def _define_checks(
         if table is None:
             raise TableNotFound(f"{source.name} has no Delta table yet: materialize it first")
         snapshot = table.snapshot()
+        has_partition = context.has_partition_key or context.has_partition_key_range
+        within = None
+        if partitions is not None and has_partition:
+            within = partitions.find_slice(context.partition_keys)
         for check_key in context.selected_asset_check_keys:
-            _, check = rules[check_key.name]
-            last = _passed_at(context.instance, check_key, snapshot)
+            last = None
+            if partitions is None:
+                last = _passed_at(context.instance, check_key, snapshot)
             try:
-                finding = check(snapshot, last)
+                finding = rules[check_key.name].evaluate(snapshot, last, within)
             except UnsupportedExpression as error:
                 described = f"Not evaluated: {error}"
                 finding = Finding(passed=False, description=described, is_warning=True)
-            failed = dg.AssetCheckSeverity.WARN if finding.is_warning else severity
-            yield _make_result(check_key, snapshot, finding, failed, masked)
+            failed = dg.AssetCheckSeverity.WARN if finding.is_warning else options.severity
+            yield _make_result(check_key, snapshot, finding, failed, options.masked)
 
     specs = {
         name: dg.AssetCheckSpec(
-            name, asset=key, description=description, blocking=name in waited_for
+            name,
+            asset=key,
+            description=rule.description,
+            blocking=name in options.waited_for,
+            automation_condition=options.condition,
+            partitions_def=None if partitions is None else partitions.definition,
         )
-        for name, (description, _) in rules.items()
+        for name, rule in rules.items()
     }
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
     definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
@@ -242,9 +354,10 @@ def _expectation_rules(
         columns = names_of(unique)
         if not columns:
             raise InvalidArgument("unique names no column: name those of the key, or leave it out")
-        rules["delta_unique"] = (
+        rules["delta_unique"] = Rule(
             f"No two rows have the same {', '.join(columns)}.",
-            lambda s, _: check_unique(s, columns),
+            lambda s, _, within: check_unique(s, columns, within),
+            is_of_rows=True,
         )
     if row_count is not None:
         pair = tuple(row_count) if isinstance(row_count, tuple | list) else ()
@@ -255,24 +368,25 @@ def _expectation_rules(
                 "may be None: (1, None)"
             )
         least, most = pair
-        rules["delta_row_count"] = (
+        rules["delta_row_count"] = Rule(
             "The number of rows is within bounds.",
-            lambda s, _: check_row_count(s, least, most),
+            lambda s, _, within: check_row_count(s, least, most, within),
+            is_of_rows=True,
         )
     if freshness is not None:
         if not isinstance(freshness, dt.timedelta):
             raise InvalidArgument(
                 f"freshness is {freshness!r}, and takes a time: dt.timedelta(hours=1)"
             )
-        rules["delta_freshness"] = (
+        rules["delta_freshness"] = Rule(
             f"Rows have changed within the last {spell_age(freshness)}.",
-            lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
+            lambda s, *_: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
         )
     if health:
         check_health_limits(health)
-        rules["delta_health"] = (
+        rules["delta_health"] = Rule(
             "The health measures of the table are within bounds.",
-            lambda s, _: check_health(s, health),
+            lambda s, *_: check_health(s, health),
         )
     return rules
 

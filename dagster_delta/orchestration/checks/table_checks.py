@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument
@@ -20,7 +20,7 @@ from dagster_delta.orchestration.io.audits import AUDITS_KEY
 from dagster_delta.orchestration.io.expectation_report import describe_counts
 from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
-from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
+from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted, first_names
 from dagster_delta.orchestration.row_tables import Row
 from dagster_delta.orchestration.table_metadata import spell_time
 from dagster_delta.protocol.schema import StructType, fold_name
@@ -36,6 +36,7 @@ from dagster_delta.table.read.history import history, read_entry
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, last_data_change
+from dagster_delta.table.slices import Slice
 
 _COMMITS_SEARCHED = 50
 _MAX_EXAMPLES = 5
@@ -66,12 +67,14 @@ class Finding(msgspec.Struct, frozen=True):
     """Whether it is only a warning if it did not pass."""
 
 
-def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> Finding:
+def check_declared(
+    snapshot: Snapshot, last: int | None, within: Slice | None = None, *, all_rows: bool
+) -> Finding:
     """Whether rows satisfy what the table declares about them: NOT NULL, CHECK constraints,
     invariants and generation expressions; only the rows since the last version at which they did,
-    unless `all_rows`.
+    unless `all_rows`, and only those of a slice if there is one.
     """
-    rows = rows_since(snapshot, None if all_rows else last)
+    rows = replace(rows_since(snapshot, None if all_rows else last), within=within)
     result = validate_rows(rows, max_examples=_MAX_EXAMPLES)
     found = [
         f"{counted(count, 'violation')} of {rule}" for rule, count in result.violations.items()
@@ -90,7 +93,7 @@ def check_declared(snapshot: Snapshot, last: int | None, *, all_rows: bool) -> F
     )
 
 
-def check_expectation(snapshot: Snapshot, _: int | None, expectation: Expectation) -> Finding:
+def check_expectation(snapshot: Snapshot, expectation: Expectation) -> Finding:
     """What the latest write that counted an expectation has counted. Only the log is read."""
     for entry in history(snapshot, _COMMITS_SEARCHED):
         counts = entry.commit_info.get(EXPECTATIONS_KEY)
@@ -113,7 +116,7 @@ def check_expectation(snapshot: Snapshot, _: int | None, expectation: Expectatio
     )
 
 
-def check_audit(snapshot: Snapshot, _: int | None, name: str) -> Finding:
+def check_audit(snapshot: Snapshot, name: str) -> Finding:
     """The result of an audit for the latest write that it has judged. Only the log is read."""
     for entry in history(snapshot, _COMMITS_SEARCHED):
         results = entry.commit_info.get(AUDITS_KEY)
@@ -134,9 +137,13 @@ def check_audit(snapshot: Snapshot, _: int | None, name: str) -> Finding:
     )
 
 
-def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
-    """Whether the combined values of some columns are unique; nulls are equal to each other."""
-    scan = Scan(snapshot, columns)
+def check_unique(
+    snapshot: Snapshot, columns: Sequence[str], within: Slice | None = None
+) -> Finding:
+    """Whether the combined values of some columns are unique, in the whole table or a slice; nulls
+    are equal to each other.
+    """
+    scan = Scan(snapshot, columns) if within is None else within.scan(snapshot, columns)
     names = ", ".join(_quote_name(column) for column in scan.columns)
     count = "rows"
     while count in {fold_name(column) for column in scan.columns}:
@@ -164,18 +171,19 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     )
 
 
-def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:
-    """Whether the row count is within bounds."""
-    count = snapshot.num_records
+def check_row_count(
+    snapshot: Snapshot, least: int | None, most: int | None, within: Slice | None = None
+) -> Finding:
+    """Whether the row count of the table, or of a slice, is within bounds."""
+    count = snapshot.num_records if within is None else None
     if count is None:
-        count = Scan(snapshot).count()
+        count = (Scan(snapshot) if within is None else within.scan(snapshot)).count()
     passed = (least is None or count >= least) and (most is None or count <= most)
     bounds = " and ".join(
         [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
     )
-    return Finding(
-        passed, f"The table has {counted(count, 'row')}; expected {bounds}", {"rows": count}
-    )
+    subject = "The table has" if within is None else f"{first_names(within.parts)} has"
+    return Finding(passed, f"{subject} {counted(count, 'row')}; expected {bounds}", {"rows": count})
 
 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:

@@ -328,7 +328,13 @@ class CheckOptions(DeltaAttributes):
     )
     allow_more_columns: bool = False
     health: dict[str, float] = Field(default={}, examples=[{"small_file_share": 0.5}])
+    anomalies: dict[Literal["rows", "bytes", "age"], float] = Field(
+        default={}, examples=[{"rows": 3, "age": 3}]
+    )
+    training_commits: int = 10
     all_rows: bool = False
+    cron: str | None = Field(default=None, examples=["0 * * * *"])
+    cron_timezone: str = "UTC"
     masked_columns: list[str] = Field(default=[])
     blocking: bool | list[str] = False
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR

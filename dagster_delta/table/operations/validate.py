@@ -38,6 +38,7 @@ from dagster_delta.table.operations.write_planning import table_constraints
 from dagster_delta.table.read.file_planner import CandidateFiles, read_plan
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.slices import Slice
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.merge_schema import SchemaDiff
@@ -92,15 +93,21 @@ class NewRows(msgspec.Struct, frozen=True):
     """Version after which rows are new; None for all rows."""
     paths: frozenset[str] | None
     """Files that hold the new rows, with paths as in the log; None for all files."""
+    within: Slice | None = None
+    """Only rows of a part of the table."""
 
     @property
     def scope(self) -> str:
         """Description of these rows."""
-        return "all rows" if self.since is None else f"rows since version {self.since}"
+        whole = "all rows" if self.since is None else f"rows since version {self.since}"
+        return whole if self.within is None else f"{whole} of {self.within.name}"
 
     def batches(self, where: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
-        scan = Scan(self.snapshot, columns, where)
+        if self.within is None:
+            scan = Scan(self.snapshot, columns, where)
+        else:
+            scan = self.within.scan(self.snapshot, columns, where)
         if self.paths is None:
             return scan.to_batches()
         if scan.where is not None:

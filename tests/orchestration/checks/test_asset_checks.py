@@ -453,6 +453,12 @@ def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked, k
         (EVENTS, {"row_count": (10, 5)}, "minimum and the maximum"),
         (EVENTS, {"unique": []}, "unique names no column"),
         (EVENTS, {"blocking": ["delta_unique"]}, "no check delta_unique"),
+        (EVENTS, {"anomalies": {"speed": 3}}, "not known of speed"),
+        (EVENTS, {"anomalies": {"rows": 0}}, "number of standard deviations"),
+        (EVENTS, {"anomalies": {"rows": 3}, "training_commits": 2}, "at least 3"),
+        (EVENTS, {"cron": "hourly"}, "invalid cron schedule 'hourly'"),
+        (EVENTS, {"cron": "0 * * * *", "cron_timezone": "Mars"}, "timezone Mars"),
+        (EVENTS, {"partitioned": True}, "cannot be partitioned"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_at_once(asset, options, message):
@@ -508,3 +514,95 @@ def test_keys_that_differ_in_their_slashes_have_checks_of_their_own(tmp_path: Pa
     ]
     assets = [dg.AssetSpec(path) for path in paths]
     dg.Definitions.validate_loadable(dg.Definitions(assets=assets, asset_checks=checks))
+
+
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+PREVIEW = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")
+
+
+@PREVIEW
+def test_a_partitioned_check_has_a_result_for_each_partition_of_its_rows(lake, events):
+    rows = {"mon": [1, 1], "tue": [1, 2, 3]}
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def sales(context) -> pa.Table:
+        day = context.partition_key
+        return pa.table({"id": rows[day], "day": [day] * len(rows[day])})
+
+    checks = delta_asset_checks(
+        sales,
+        unique="id",
+        row_count=(3, None),
+        freshness=dt.timedelta(days=1),
+        partitioned=True,
+    )
+    found = {}
+    for day in ("tue", "mon", "tue"):
+        result = lake.materialize(sales, *checks, partition=day)
+        found[day] = {
+            evaluation.check_name: (evaluation.partition, evaluation.passed)
+            for evaluation in result.get_asset_check_evaluations()
+        }
+    assert found == {
+        day: {
+            "delta_constraints": (day, True),
+            "delta_unique": (day, day == "tue"),
+            "delta_row_count": (day, day == "tue"),
+            "delta_freshness": (None, True),
+        }
+        for day in ("mon", "tue")
+    }
+
+
+@PREVIEW
+def test_declared_rules_of_a_partitioned_check_are_those_of_its_rows(lake):
+    sales = dg.AssetSpec("sales", partitions_def=DAYS, metadata={"partition_expr": "day"})
+    table = DeltaTable.create(
+        str(lake.root / "public" / "sales"),
+        pa.schema([("price", pa.int64()), ("day", pa.string())]),
+        properties=DECLARED,
+    )
+    spoil(table, {"price": [5, -1], "day": ["mon", "tue"]})
+    checks = delta_asset_checks(sales, partitioned=True)
+    selection = dg.AssetSelection.checks(*checks)
+    defs = dg.Definitions(
+        assets=[sales],
+        asset_checks=checks,
+        resources={"io_manager": lake.manager()},
+        jobs=[dg.define_asset_job("check", selection=selection, partitions_def=DAYS)],
+    )
+    passed = {}
+    for day in ("mon", "tue"):
+        result = defs.resolve_job_def("check").execute_in_process(
+            instance=lake.instance, tags={"dagster/partition": day}, run_config=QUIET
+        )
+        (found,) = result.get_asset_check_evaluations()
+        passed[found.partition] = (found.passed, facts(found)["violations"])
+    assert passed == {"mon": (True, 0), "tue": (False, 1)}
+
+
+@PREVIEW
+def test_partitioned_checks_need_one_that_is_about_rows():
+    sales = dg.AssetSpec("sales", partitions_def=DAYS, metadata={"partition_expr": "day"})
+    with pytest.raises(InvalidArgument, match="none that is partitioned"):
+        delta_asset_checks(
+            sales, constraints=False, freshness=dt.timedelta(days=1), partitioned=True
+        )
+
+
+def test_checks_with_a_cron_run_by_the_clock_though_the_asset_has_no_new_rows(lake, events):
+    upstream = events(pa.table({"id": [1]}))
+    checks = delta_asset_checks(upstream, unique="id", constraints=False, cron="0 * * * *")
+    defs = dg.Definitions([upstream], asset_checks=checks)
+    assert lake.materialize(upstream).success
+    requested, cursor = [], None
+    for minutes in (5, 30, 61, 62, 121):
+        evaluated = dg.evaluate_automation_conditions(
+            defs,
+            lake.instance,
+            cursor=cursor,
+            evaluation_time=dt.datetime(2026, 1, 5, tzinfo=dt.UTC) + dt.timedelta(minutes=minutes),
+        )
+        cursor = evaluated.cursor
+        requested.append(evaluated.total_requested)
+    assert requested == [0, 0, 1, 0, 1]
