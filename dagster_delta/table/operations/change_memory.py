@@ -216,11 +216,7 @@ class ChangeMemory(msgspec.Struct, frozen=True):
         try:
             committed = builder.when_not_matched_insert(columns, kept).execute()
         except ConcurrentTransaction as conflict:
-            raise CommitConflict(
-                "another run has applied change events to the table meanwhile; plan them again",
-                table=self.store.location.uri,
-                version=latest.version,
-            ) from conflict
+            raise self._written_meanwhile(latest.version) from conflict
         return AppTransaction(CHANGE_MEMORY, committed.version, self.recorded)
 
     def _writable(self, rules: ReplayRules) -> TableHandle:
@@ -248,8 +244,18 @@ class ChangeMemory(msgspec.Struct, frozen=True):
                 store=self.store,
             )
         if latest is not None and _generation(latest) != _generation(self.content):
-            restore(table, self.content.version, force=True)
+            try:
+                restore(table, self.content.version, force=True)
+            except ConcurrentTransaction as conflict:
+                raise self._written_meanwhile(latest.version) from conflict
         return table
+
+    def _written_meanwhile(self, version: int) -> CommitConflict:
+        return CommitConflict(
+            "another run has applied change events to the table meanwhile; plan them again",
+            table=self.store.location.uri,
+            version=version,
+        )
 
 
 _PROPERTIES = {
