@@ -178,9 +178,10 @@ def _measure_child(module: str, key: str, peer: str, directory: str, size: int) 
 
 def _measure_here(peer: Peer, directory: Path, size: int) -> None:
     run = peer(directory, size)
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     result = run()
     seconds = time.perf_counter() - start
+    _phases["CPU time"] = time.process_time() - start_cpu
     measured = Measurement(seconds, _peak_mb(), str(result), dict(_phases))
     print(json.dumps(asdict(measured)), flush=True)
     # Threads of a peer now and then abort the interpreter on its way out, when all is measured.
