@@ -25,7 +25,7 @@ from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.table.branches import branch_handle, publish
 from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.clone import copy_files
+from dagster_delta.table.operations.clone import clone_table, copy_files
 from dagster_delta.table.table_discovery import find_tables
 
 PROPERTIES = {
@@ -477,7 +477,7 @@ def test_step_that_begins_again_keeps_rows_of_another_one(
     root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_rows(root, production, 7)
-    begin_again, others = branch_handle.clone_table, [Branch(root, "dev")]
+    begin_again, others = clone_table, [Branch(root, "dev")]
 
     def clone_after_another(*arguments: Any, **options: Any) -> Any:
         if others:
