@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks._rows import batches
 from benchmarks.harness import Case, Peer, main
@@ -15,7 +15,7 @@ def _nothing(directory: Path, size: int) -> None:
     """Rows are made by the peers, before their time is taken."""
 
 
-def _write(on_violation: str | None) -> Peer:
+def _write(on_violation: Literal["warn", "drop"] | None) -> Peer:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         import pyarrow as pa
 
