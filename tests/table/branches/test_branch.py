@@ -650,8 +650,10 @@ class _History:
         for _ in range(steps):
             who = self.draw.choice(["production", "one", "two", "one", "two"])
             if who == "production":
+                version = self.production.version()
                 self.write(self.production, self.models["production"])
-                self.moved |= self.models.keys() - {"production"}
+                if self.production.version() != version:
+                    self.moved |= self.models.keys() - {"production"}
                 continue
             branch = self.branches[who == "two"]
             before = digest(f"{self.root}/t")
