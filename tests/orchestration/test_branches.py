@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
@@ -340,3 +341,35 @@ def test_outputs_of_ops_are_not_published(lake) -> None:
     assert branch_of(lake).tables() == []
     assert not list(lake.root.glob("public/*"))
     assert before == {}
+
+
+def test_spark_writes_and_reads_tables_of_a_branch(lake, spark: SparkSession) -> None:
+    @dg.asset
+    def numbers() -> DataFrame:
+        return spark.createDataFrame([(n, n % 2) for n in rows_of["orders"]], "id long, odd long")
+
+    @dg.asset
+    def odd(numbers: DataFrame) -> DataFrame:
+        return numbers.where("odd = 1")
+
+    lake.materialize(numbers, odd)
+    before = digest(lake.root)
+    rows_of["orders"] = [1, 2, 3, 4, 5]
+    lake.materialize(numbers, odd, branch="dev")
+    own = branch_of(lake).begin(str(lake.root / "public" / "numbers"))
+    assert own is not None
+    merge = own.merge(spark.createDataFrame([(5, 9), (6, 0)], "id long, odd long"), "t.id = s.id")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    after = digest(lake.root)
+    assert {path: after[path] for path in before} == before
+    branch_of(lake).publish()
+    assert column(table(lake, "odd"), "id") == [1, 3, 5]
+    numbers_now = table(lake, "numbers").snapshot().scan().to_spark(spark)
+    assert sorted(map(tuple, numbers_now.collect())) == [
+        (1, 1),
+        (2, 0),
+        (3, 1),
+        (4, 0),
+        (5, 9),
+        (6, 0),
+    ]
