@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import Field, create_model, model_validator
 
 from dagster_delta.engines import active_spark_session, engine_for
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
@@ -198,10 +199,18 @@ class RetentionConfig(OperationConfig):
     )
     max_share: float = Field(
         default=0.5,
-        gt=0,
-        le=1,
         description="Refuse to delete more than this share of the rows of a table.",
     )
+
+    @model_validator(mode="after")
+    def _check_max_share(self) -> Self:
+        # Components do not accept a field with bounds.
+        if not 0 < self.max_share <= 1:
+            raise InvalidArgument(
+                f"max_share of the retention is {self.max_share}: a share of the rows is above 0, "
+                "and at most 1"
+            )
+        return self
 
 
 class ReorgConfig(OperationConfig):

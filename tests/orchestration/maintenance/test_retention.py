@@ -10,11 +10,13 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from dagster_delta import DeltaTable, delta_maintenance_sensor
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job
+from dagster_delta.orchestration.maintenance.operations import RetentionConfig
 from tests.orchestration.conftest import QUIET, Lake, library_error, plain
 
 NOW = datetime.now(UTC)
@@ -271,3 +273,9 @@ def test_runs_of_the_sensor_delete_only_if_they_are_asked(lake: Lake) -> None:
     assert upkeep.execute_in_process(run_config=config, instance=lake.instance).success
     assert lake.column("day") == [days_ago(1)] * 4
     assert isinstance(lake.table(), DeltaTable)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
+def test_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ValidationError, match="above 0, and at most 1"):
+        RetentionConfig(max_share=share)
