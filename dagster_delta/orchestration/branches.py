@@ -46,7 +46,7 @@ class BranchedTables(KnownFieldsOnly):
     branch_pinned: bool = Field(
         default=False,
         description="Whether tables that the branch has not written are read as of the branch's "
-        "beginning, instead of at their newest versions.",
+        "beginning, instead of at their newest versions. It counts when the branch begins.",
     )
 
     def find_branch(self, name: str | None = None) -> Branch | None:

@@ -22,7 +22,8 @@ class Branch(BranchHandle):
         branch_storage_options: of the branch's tables, which also read production's files; those
             of production by default.
         pinned: whether tables that the branch has not written are read as of the branch's
-            beginning, instead of at their newest versions.
+            beginning, instead of at their newest versions. For a branch that has begun, what it
+            was declared with counts.
         clock: gives the time of the beginning, in milliseconds since the epoch.
 
     Raises:

@@ -81,7 +81,7 @@ class BranchHandle:
             raise InvalidArgument("a branch needs a name; leave it out to use production's tables")
         self.name = name
         self.root_uri = absolute_uri(str(resolve_variable(root_uri)))
-        self.pinned = pinned
+        self._pinned = pinned
         self._options = dict(storage_options or {})
         root = self.root_uri if branch_root_uri is None else str(resolve_variable(branch_root_uri))
         self.branch_root_uri = absolute_uri(root)
@@ -94,7 +94,6 @@ class BranchHandle:
             )
         self._clock = clock
         self._directory = branch_directory(name)
-        self._store: ObjectStore | None = None
         self._declared: DeclaredBranch | None = None
 
     def __repr__(self) -> str:
@@ -120,6 +119,12 @@ class BranchHandle:
         """When the branch began, in milliseconds since the epoch; None if it has not."""
         found = self._read_declaration()
         return None if found is None else found.created_ms
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it reads production's tables as of its beginning: as it was declared then."""
+        found = self._read_declaration()
+        return self._pinned if found is None else found.pinned
 
     def table_uri(self, production: str) -> str:
         """The location in the branch of a table of production.
@@ -281,7 +286,7 @@ class BranchHandle:
                     f"branch: move {present.path} away, or choose another name",
                     table=self.uri,
                 )
-            declared = DeclaredBranch(self.name, self.root_uri, self._clock(), self.pinned)
+            declared = DeclaredBranch(self.name, self.root_uri, self._clock(), self._pinned)
             try:
                 root.put_if_absent(declaration_path(self._directory), msgspec.json.encode(declared))
             except FileExistsError:
@@ -326,13 +331,13 @@ class BranchHandle:
 
     def _pinned_version(self, production: str) -> int | None:
         """The version at the beginning of a pinned branch; None for the newest."""
-        created_ms = self.created_ms if self.pinned else None
-        if created_ms is None:
+        declared = self._read_declaration()
+        if declared is None or not declared.pinned:
             return None
         store = open_store(production, self._options)
         newest = Snapshot.load(store)
         listing = list_log(store, end=newest.version)
-        version = newest_version_until(store, listing, newest.configuration, created_ms)
+        version = newest_version_until(store, listing, newest.configuration, declared.created_ms)
         if version is None and 0 in listing.commits:
             raise TableNotFound(
                 f"production had no table here when the pinned branch {self.name!r} began",

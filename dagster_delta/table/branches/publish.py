@@ -208,15 +208,14 @@ def publish_tables(
         if uri not in heads:
             heads[uri] = _load_head(branch, uri)
     own = {head.metadata.id: uri for uri, head in heads.items()}
-    results: dict[str, CommitResult] = {}
+    positions, results = _Positions(branch, own, heads), dict[str, CommitResult]()
     for uri in _order_by_reading({uri: heads[uri] for uri in chosen}, own):
-        follow = _Positions(branch, own, heads)
 
         def progress(done: int, total: int, uri: str = uri) -> None:
             if on_progress is not None:
                 on_progress(uri, done, total)
 
-        result = _publish_table(branch, uri, follow, commit_info, progress, clock)
+        result = _publish_table(branch, uri, positions, commit_info, progress, clock)
         results[uri] = result
         published = result.snapshot.transaction_version(publication_id(heads[uri].metadata.id))
         if on_published is not None and published is not None:
@@ -232,9 +231,7 @@ def _publish_table(
     on_progress: Callable[[int, int], None],
     clock: Clock,
 ) -> CommitResult:
-    head = _load_head(branch, uri)
-    store = open_store(uri, branch.production_options)
-    app_id, planned = publication_id(head.metadata.id), plan_publication(branch, uri)
+    planned, store = plan_publication(branch, uri), open_store(uri, branch.production_options)
     if planned.base is not None and not planned.changes_anything:
         return CommitResult(planned.base.version, {}, planned.base, skipped=True)
     transaction = Transaction(store, planned.base, clock=clock)
@@ -256,7 +253,7 @@ def _publish_table(
     transaction.stage_removed(tombstones(planned.leaving, clock()))
     for followed, version in positions.translate(planned).items():
         transaction.record_application(followed, version)
-    transaction.record_application(app_id, planned.head.version)
+    transaction.record_application(publication_id(planned.head.metadata.id), planned.head.version)
     # The names are new, so they are those of this attempt alone, and may be deleted with it.
     transaction.stage_readded(adds, written=[copy.target for copy in planned.copies])
     with transaction.created_files:

@@ -53,6 +53,13 @@ def production(root: str) -> DeltaTable:
     return table
 
 
+def begin(branch: Branch, production: DeltaTable) -> DeltaTable:
+    """The branch's own table, to write."""
+    table = branch.begin(production.uri)
+    assert table is not None
+    return table
+
+
 def ids(table: DeltaTable) -> list[int]:
     return sorted(table.refresh().scan().to_arrow()["id"].to_pylist())
 
@@ -98,8 +105,7 @@ def test_table_of_production_refuses_writes_of_branch(root: str, production: Del
 
 def test_first_write_clones_without_copying_data(root: str, production: DeltaTable) -> None:
     before = digest(f"{root}/raw")
-    table = Branch(root, "dev").begin(production.uri)
-    assert table is not None
+    table = begin(Branch(root, "dev"), production)
     assert ids(table) == ids(production)
     assert not list(Path(table.uri).rglob("*.parquet"))
     table.append(rows(7))
@@ -110,8 +116,7 @@ def test_first_write_clones_without_copying_data(root: str, production: DeltaTab
 
 def test_publish_moves_production_by_one_commit(root: str, production: DeltaTable) -> None:
     version, branch = production.version(), Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     table.delete("id = 1")
     table.update(set={"v": "'changed'"}, where="id = 4")
@@ -133,8 +138,7 @@ def test_publish_moves_production_by_one_commit(root: str, production: DeltaTabl
 
 def test_feed_of_publication_has_what_the_branch_changed(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     table.append(rows(8))
     table.delete("id in (1, 8)")
@@ -152,8 +156,7 @@ def test_feed_of_publication_has_what_the_branch_changed(root: str, production: 
 
 def test_rows_keep_their_ids_when_published(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     before = row_ids(production)
     table.append(rows(7, 8))
     table.optimize(target_file_size=1 << 30)
@@ -174,8 +177,7 @@ def row_ids(table: DeltaTable) -> dict[int, int]:
 
 def test_repeated_publication_changes_nothing(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     [first] = branch.publish().values()
     before = digest(f"{root}/raw")
@@ -187,8 +189,7 @@ def test_repeated_publication_changes_nothing(root: str, production: DeltaTable)
 def test_branch_goes_on_after_it_was_published(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
     for new in (7, 8, 9):
-        table = branch.begin(production.uri)
-        assert table is not None
+        table = begin(branch, production)
         table.append(rows(new))
         branch.publish()
         production.append(rows(new * 10))
@@ -202,8 +203,7 @@ def test_publication_is_refused_if_production_moved_on(
     root: str, production: DeltaTable, move: str
 ) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     if move == "append":
         production.append(rows(8))
@@ -224,8 +224,7 @@ def test_publication_is_refused_if_production_moved_on(
     assert digest(f"{root}/raw") == before
     if move != "gone":
         assert ids(branch.rebase(production.uri)) == ids(DeltaTable(production.uri))
-        again = branch.begin(production.uri)
-        assert again is not None
+        again = begin(branch, production)
         again.append(pa.table({"id": [7], "v": ["a"]}))
         branch.publish()
         assert 7 in ids(DeltaTable(production.uri))
@@ -238,8 +237,7 @@ def test_maintenance_of_production_leaves_branch_publishable(
     for key in (1, 2, 3):
         production.append(rows(key))
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     production.optimize(target_file_size=1 << 30)
     production.vacuum(dry_run=False)
@@ -250,8 +248,7 @@ def test_maintenance_of_production_leaves_branch_publishable(
 
 def test_files_that_both_rewrote_are_a_conflict(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.delete("id = 1")
     production.optimize(target_file_size=1 << 30)
     before = ids(production)
@@ -295,18 +292,29 @@ def test_pinned_branch_reads_its_beginning(root: str, production: DeltaTable) ->
     assert sorted(branch.open(production.uri).snapshot().scan().to_arrow()["id"].to_pylist()) == (
         before
     )
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     assert ids(table) == before
     with pytest.raises(TableNotFound, match="pinned branch 'dev' began"):
         branch.open(later.uri)
 
 
+def test_branch_is_pinned_as_it_was_declared(root: str, production: DeltaTable) -> None:
+    now = production.history(1)[0].timestamp_ms + 1
+    Branch(root, "then", pinned=True, clock=lambda: now).declare()
+    Branch(root, "now", clock=lambda: now).declare()
+    before = ids(production)
+    production.append(rows(7))
+    for name, expected in (("then", before), ("now", [*before, 7])):
+        for pinned in (False, True):
+            branch = Branch(root, name, pinned=pinned)
+            assert branch.pinned == (name == "then")
+            assert ids(branch.open(production.uri)) == expected
+
+
 def test_drop_deletes_the_branch_and_nothing_else(root: str, production: DeltaTable) -> None:
     branch, other = Branch(root, "dev"), Branch(root, "other")
     for each in (branch, other):
-        table = each.begin(production.uri)
-        assert table is not None
+        table = begin(each, production)
         table.append(rows(7))
     kept = digest(f"{root}/raw"), digest(other.uri)
     found = branch.drop()
@@ -323,8 +331,7 @@ def test_drop_that_was_killed_is_completed(
     root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     deleted: list[str] = []
     delete = LocalStore.delete
@@ -413,8 +420,7 @@ def test_relative_root_is_the_same_as_an_absolute_one(
 def test_branch_elsewhere_is_of_one_root(root: str, production: DeltaTable, tmp_path: Path) -> None:
     elsewhere = str(tmp_path / "branches")
     branch = Branch(root, "dev", branch_root_uri=elsewhere)
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     assert table.uri.startswith(elsewhere)
     table.append(rows(7))
     with pytest.raises(InvalidArgument, match="is the branch 'dev' of the tables below"):
@@ -461,8 +467,7 @@ def test_compaction_beside_new_row_ids_doubles_no_row(root: str) -> None:
     for key in (1, 2, 3):
         production.append(rows(key))
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.set_properties({"delta.enableRowTracking": "true"})
     production.optimize(target_file_size=1 << 30)
     with pytest.raises(CommitConflict, match="rebase"):
@@ -481,15 +486,13 @@ def test_step_that_begins_again_keeps_rows_of_another_one(
 
     def clone_after_another(*arguments: Any, **options: Any) -> Any:
         if others:
-            table = others.pop().begin(production.uri)
-            assert table is not None
+            table = begin(others.pop(), production)
             table.append(rows(8))
         return begin_again(*arguments, **options)
 
     monkeypatch.setattr(branch_handle, "clone_table", clone_after_another)
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(9))
     branch.publish()
     assert ids(production) == [1, 2, 3, 4, 6, 7, 8, 9]
@@ -497,8 +500,7 @@ def test_step_that_begins_again_keeps_rows_of_another_one(
 
 def publish_rows(root: str, production: DeltaTable, *new: int) -> Branch:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(*new))
     branch.publish()
     production.refresh()
@@ -509,8 +511,7 @@ def test_table_that_begins_again_repeats_no_change(root: str, production: DeltaT
     branch = publish_rows(root, production, 7)
     before = branch.open(production.uri).version()
     production.append(rows(8))
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     assert ids(table) == [1, 2, 3, 4, 6, 7, 8]
     feed = table.changes(before + 1).to_arrow()
     assert feed.select(["_change_type", "id"]).to_pylist() == [{"_change_type": "insert", "id": 8}]
@@ -523,16 +524,14 @@ def test_table_begins_again_without_files_of_its_publication(
     production.append(rows(8))
     production.optimize(target_file_size=1 << 30)
     production.vacuum(0, enforce_retention=False, dry_run=False)
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     assert ids(table) == ids(production)
     assert table.changes(table.version()).to_arrow().num_rows
 
 
 def test_replaced_table_is_still_of_its_branch(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]), mode="replace")
     table.refresh()
     table.append(pa.table({"id": [9]}))
@@ -559,8 +558,7 @@ def test_delete_during_a_publication_is_a_conflict(
     production.append(rows(1))
     production.append(rows(2))
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(3))
 
     def delete_meanwhile(*arguments: Any, **options: Any) -> None:
@@ -618,8 +616,7 @@ def test_name_of_a_declaration_is_another_directory(root: str, production: Delta
 def test_vacuum_finds_branches_of_deep_tables(root: str) -> None:
     production = DeltaTable(f"{root}/a/b/c/d/t", must_exist=False)
     production.append(rows(1))
-    table = Branch(root, "dev").begin(production.uri)
-    assert table is not None
+    table = begin(Branch(root, "dev"), production)
     production.overwrite(rows(2))
     result = production.vacuum(0, enforce_retention=False, dry_run=False)
     assert result.kept_for_branches == {"dev": 1}
@@ -660,8 +657,7 @@ class _History:
             if who in self.models and self.draw.random() < 0.3:
                 self.publish(branch, before)
             else:
-                table = branch.begin(self.production.uri)
-                assert table is not None
+                table = begin(branch, self.production)
                 if who not in self.models:
                     self.models[who] = dict(self.models["production"])
                 self.write(table, self.models[who])
@@ -733,8 +729,7 @@ def test_kill_at_each_step_of_publishing_leaves_it_repeatable(
     root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     branch = Branch(root, "dev")
-    table = branch.begin(production.uri)
-    assert table is not None
+    table = begin(branch, production)
     table.append(rows(7))
     table.delete("id = 1")
     before = ids(production)
