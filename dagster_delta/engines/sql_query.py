@@ -11,7 +11,7 @@ import pyarrow as pa
 from dagster_delta.engines.data_input import to_reader
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.sql.duckdb_sql import REGISTERED as REGISTERED
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG
+from dagster_delta.sql.duckdb_sql import open_database
 from dagster_delta.storage.scratch import scratch_directory
 
 
@@ -44,12 +44,8 @@ def run_query(
     with ExitStack() as stack:
         stack.enter_context(_errors_of_query(name, datasets))
         directory = stack.enter_context(scratch_directory("query-"))
-        limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
         # It reads registered inputs only: no files, network or variables.
-        config = {**SEALED_CONFIG, **limits}
-        connection = stack.enter_context(duckdb.connect(":memory:", config=config))
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
+        connection = stack.enter_context(open_database(directory, memory_bytes))
         for table, dataset in datasets.items():
             connection.register(table, dataset)
         statements = connection.extract_statements(sql)

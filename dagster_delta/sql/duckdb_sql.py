@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -55,19 +55,39 @@ if TYPE_CHECKING:
 # Guards repeat their operand, so nested ones grow fast; no filter written by hand is so long.
 _MAX_SQL_LENGTH = 1_000_000
 
-SEALED_CONFIG: Mapping[str, str | bool | int | float | list[str]] = {
+_Setting: TypeAlias = str | bool | int | float | list[str]
+_SEALED: Mapping[str, _Setting] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
-"""Settings of a DuckDB that reads only its input: no file, network or variable."""
 
 REGISTERED = "temp.main"
 """Schema of registered inputs: a name qualified by it is never a CTE."""
 
 # How DuckDB reports an error raised by one of our functions.
 _PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
+
+
+def open_database(
+    directory: str, memory_bytes: int, **settings: _Setting
+) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory that reads only registered inputs: no file, network or variable. Times are
+    in UTC.
+
+    Args:
+        directory: where it puts what sorts, joins and aggregates cannot hold in memory.
+        memory_bytes: how much it holds in memory.
+        settings: further ones of DuckDB; they cannot be changed later.
+    """
+    import duckdb
+
+    limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
+    connection = duckdb.connect(":memory:", config={**_SEALED, **limits, **settings})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 class DuckDbEvaluator:
@@ -303,7 +323,7 @@ def _borrow_connection(*, with_python: bool) -> Iterator[duckdb.DuckDBPyConnecti
 def _open_connection(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    connection = duckdb.connect(":memory:", config={**SEALED_CONFIG, "threads": 1})
+    connection = duckdb.connect(":memory:", config={**_SEALED, "threads": 1})
     if with_python:
         # Its signature requires enumerations, and lists of one invariant type.
         create: Callable[..., object] = connection.create_function

@@ -8,10 +8,9 @@ is taken from the rows by their number, so no value is converted on its way.
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +46,12 @@ from dagster_delta.parquet.store_assignment import assign_rows
 from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.python_values import python_rows
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG
+from dagster_delta.sql.duckdb_sql import open_database
 from dagster_delta.sql.evaluator import Evaluator, column_at
 from dagster_delta.sql.filters import parse_filter
 from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
 
 if TYPE_CHECKING:
-    import duckdb
     from numpy.typing import NDArray
 
 _SEQUENCE, _END = "\0sequence", "\0end"
@@ -291,21 +289,7 @@ class _Replay:
         )
         self.marks: list[tuple[str, int]] = []
         """Kind and reference of the sequence of each entry of the memory without a key."""
-        self.connection = self._open_connection(source)
-
-    def _open_connection(self, source: ArrowMergeSource) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        config: dict[str, Any] = {
-            **SEALED_CONFIG,
-            "temp_directory": source.directory,
-            "memory_limit": f"{source.memory.join_bytes}B",
-            "threads": max(1, os.cpu_count() or 1),
-        }
-        connection = duckdb.connect(":memory:", config=config)
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
-        return connection
+        self.connection = open_database(source.directory, source.memory.join_bytes)
 
     def load_events(self) -> None:
         """Make the relation of events."""

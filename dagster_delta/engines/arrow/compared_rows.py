@@ -6,7 +6,6 @@ Rows are counted as a multiset by an embedded SQL engine, which spills to disk i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
 from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
 from dagster_delta.storage.scratch import scratch_directory
 
@@ -54,8 +53,6 @@ def _find_surplus(
     rows: SourceRows, columns: Sequence[str], directory: str, memory: MemoryBudget
 ) -> np.ndarray:
     """Numbers of the rows that are surplus, ascending, one of equal rows as often as needed."""
-    import duckdb
-
     types = [rows.schema.field(name).data_type for name in columns]
     fields = [pa.field("n", pa.int64()), pa.field("sign", pa.int8())]
     fields += [pa.field(f"k{index}", _key_type(kind)) for index, kind in enumerate(types)]
@@ -69,16 +66,7 @@ def _find_surplus(
             values = map(_key_values, map(batch.column, columns), types)
             yield pa.RecordBatch.from_arrays([numbers, sign, *values], schema=pa.schema(fields))
 
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            **SEALED_CONFIG,
-            "temp_directory": directory,
-            "memory_limit": f"{memory.join_bytes}B",
-            "threads": max(1, os.cpu_count() or 1),
-            "preserve_insertion_order": False,
-        },
-    )
+    connection = open_database(directory, memory.join_bytes, preserve_insertion_order=False)
     try:
         connection.register("given", pa.RecordBatchReader.from_batches(pa.schema(fields), inputs()))
         found = connection.sql(_SURPLUS.format(keys=keys)).to_arrow_table()

@@ -8,7 +8,6 @@ one column are looked up by Arrow: to load and start the SQL engine takes longer
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -31,7 +30,7 @@ from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.conditions import all_of
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
 from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
 from dagster_delta.sql.typed import FALSE, Column
 
@@ -328,21 +327,13 @@ class MergeJoin:
         return None
 
     def _open_connection(self) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                **SEALED_CONFIG,
-                "temp_directory": self._source.directory,
-                "memory_limit": f"{self._source.memory.join_bytes}B",
-                "threads": max(1, os.cpu_count() or 1),
-                "preserve_insertion_order": False,
-            },
+        connection = open_database(
+            self._source.directory,
+            self._source.memory.join_bytes,
+            preserve_insertion_order=False,
+            # The right side is hashed; the size of the streamed side is unknown.
+            disabled_optimizers="join_order,build_side_probe_side",
         )
-        # The right side is hashed; the size of the streamed side is unknown.
-        connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-        connection.execute("SET lock_configuration = true")
         self._connection = connection
         fields = [pa.field("s", pa.int64()), *self._key_fields()]
         reader = pa.RecordBatchReader.from_batches(pa.schema(fields), self._source_batches(fields))

@@ -5,7 +5,6 @@ Keys and order are sorted by an embedded SQL engine, which spills to disk if mem
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
 from dagster_delta.storage.scratch import scratch_directory
 
 _OLDER = """CREATE TEMP TABLE older AS SELECT * FROM (
@@ -33,8 +32,6 @@ _OLDER = """CREATE TEMP TABLE older AS SELECT * FROM (
 
 def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> OlderRows:
     """The live rows with a later row of the same key. Raises as `Engine.find_older` says."""
-    import duckdb
-
     names = [*keys, *order_by]
     types = [plan.configuration.schema.field(name).data_type for name in names]
     fields = [pa.field("f", pa.int32()), pa.field("r", pa.int64())]
@@ -53,15 +50,8 @@ def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> 
     order = ", ".join(f"{column} DESC NULLS LAST" for column in columns[len(keys) :])
     by_key = ", ".join(columns[: len(keys)])
     with scratch_directory("delta-latest-") as directory:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                **SEALED_CONFIG,
-                "temp_directory": directory,
-                "memory_limit": f"{MemoryBudget.of(None).join_bytes}B",
-                "threads": max(1, os.cpu_count() or 1),
-                "preserve_insertion_order": False,
-            },
+        connection = open_database(
+            directory, MemoryBudget.of(None).join_bytes, preserve_insertion_order=False
         )
         try:
             given = pa.RecordBatchReader.from_batches(pa.schema(fields), inputs())
