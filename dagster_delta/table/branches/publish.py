@@ -235,27 +235,7 @@ def _publish_table(
     if planned.base is not None and not planned.changes_anything:
         return CommitResult(planned.base.version, {}, planned.base, skipped=True)
     transaction = Transaction(store, planned.base, clock=clock)
-    transaction.stage_configuration(planned.configuration, force=True)
-    transaction.is_audited = True
-    # A file that has got other row ids must not come back after a compaction has removed it.
-    transaction.depend_on(ReadScope(paths=frozenset(planned.renumbered["path"].to_pylist())))
-    adds: Sequence[AddFile] = [
-        *added_again(planned.entering),
-        *added_again(planned.renumbered, data_change=False),
-    ]
-    domains = followed_clustering(planned.base, planned.head)
-    if planned.configuration.supports("rowTracking"):
-        adds, row_ids = with_row_ids(adds, planned.head, planned.base)
-        domains += row_ids
-        if _keeps_row_ids(planned.head):
-            transaction.declare_row_ids_kept()
-    transaction.stage_domain(*domains)
-    transaction.stage_removed(tombstones(planned.leaving, clock()))
-    for followed, version in positions.translate(planned).items():
-        transaction.record_application(followed, version)
-    transaction.record_application(publication_id(planned.head.metadata.id), planned.head.version)
-    # The names are new, so they are those of this attempt alone, and may be deleted with it.
-    transaction.stage_readded(adds, written=[copy.target for copy in planned.copies])
+    _stage_publication(transaction, planned, positions.translate(planned))
     with transaction.created_files:
         copy_files(planned.head, store, planned.copies, on_progress)
     try:
@@ -277,6 +257,32 @@ def _publish_table(
     except CommitConflict as conflict:
         conflict.message += f". To publish on top of it, {_REBASE}"
         raise
+
+
+def _stage_publication(
+    transaction: Transaction, planned: Publication, positions: Mapping[str, int]
+) -> None:
+    transaction.stage_configuration(planned.configuration, force=True)
+    transaction.is_audited = True
+    # A file that has got other row ids must not come back after a compaction has removed it.
+    transaction.depend_on(ReadScope(paths=frozenset(planned.renumbered["path"].to_pylist())))
+    adds: Sequence[AddFile] = [
+        *added_again(planned.entering),
+        *added_again(planned.renumbered, data_change=False),
+    ]
+    domains = followed_clustering(planned.base, planned.head)
+    if planned.configuration.supports("rowTracking"):
+        adds, row_ids = with_row_ids(adds, planned.head, planned.base)
+        domains += row_ids
+        if _keeps_row_ids(planned.head):
+            transaction.declare_row_ids_kept()
+    transaction.stage_domain(*domains)
+    transaction.stage_removed(tombstones(planned.leaving, transaction.clock()))
+    for followed, version in positions.items():
+        transaction.record_application(followed, version)
+    transaction.record_application(publication_id(planned.head.metadata.id), planned.head.version)
+    # The names are new, so they are those of this attempt alone, and may be deleted with it.
+    transaction.stage_readded(adds, written=[copy.target for copy in planned.copies])
 
 
 def _load_head(branch: BranchHandle, production: str) -> Snapshot:
