@@ -127,7 +127,10 @@ def test_published_assets_are_materialized(lake) -> None:
     rows_of["orders"] = [1, 2, 3, 4]
     lake.materialize(orders, totals, branch="dev")
     assert "orders" in run_branch_job(lake, "list")
-    assert "| rows | 3 | 4 | +1 |" in run_branch_job(lake, "diff")
+    difference = run_branch_job(lake, "diff")
+    assert "| rows | 3 | 4 | +1 |" in difference
+    assert "| id | &#95;change&#95;type | &#95;commit&#95;version |" in difference
+    assert "| 4 | insert | 1 |" in difference
     run_branch_job(lake, "publish", dry_run=True)
     assert column(table(lake, "orders"), "id") == [1, 2, 3]
     assert run_branch_job(lake, "publish") == "2 tables published, 0 had nothing to publish"
@@ -144,6 +147,24 @@ def test_published_assets_are_materialized(lake) -> None:
     assert lake.instance.fetch_materializations(orders.key, limit=1).records
     run_branch_job(lake, "drop")
     assert not Path(branch_of(lake).uri).exists()
+
+
+def test_masked_values_are_not_in_the_difference(lake) -> None:
+    @dg.asset(metadata={"masked_columns": "iban"})
+    def accounts() -> pa.Table:
+        return pa.table({"iban": ["DE1234"], "n": rows_of["orders"][:1]})
+
+    lake.materialize(accounts, branch="dev")
+    job = delta_branch_job(assets=[accounts])
+    result = job.execute_in_process(
+        instance=lake.instance,
+        resources={"io_manager": lake.manager(branch="dev")},
+        run_config={"action": "diff"},
+    )
+    [event] = [e for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
+    report = event.step_output_data.metadata["delta/report"].value
+    assert "iban" in report
+    assert "DE1234" not in report
 
 
 def test_one_table_is_published_by_the_key_of_its_asset(lake) -> None:

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import dagster as dg
@@ -20,12 +20,21 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.operations import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import counted
-from dagster_delta.orchestration.table_metadata import data_version_tags, spell_time
+from dagster_delta.orchestration.row_tables import MAX_COLUMNS, first_rows, shown_value
+from dagster_delta.orchestration.table_metadata import (
+    data_version_tags,
+    plain_markdown,
+    spell_time,
+)
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.storage import absolute_uri
 from dagster_delta.table.branches.branch import Branch
+from dagster_delta.table.branches.publish import Publication
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
+from dagster_delta.table.read.change_data_feed import COMMIT_TIMESTAMP_COLUMN
 
 _MAX_NAMED = 20
+_MAX_SHOWN_ROWS = 10
 
 
 class DeltaBranchConfig(KnownFieldsOnly, dg.Config):
@@ -173,11 +182,34 @@ class _BranchRun:
         parts = []
         for uri in uris:
             try:
-                text = branch.diff(uri).to_markdown()
+                planned = branch.diff(uri)
+                text = planned.to_markdown() + "\n".join(self._render_changes(uri, planned))
             except DeltaError as error:
                 text = f"It cannot be published: {error}"
             parts.append(f"### {self._name(uri)}\n\n{text}")
         self._show("\n".join(parts) or "The branch has no tables.", {"delta/branch": branch.name})
+
+    def _render_changes(self, uri: str, planned: Publication) -> Iterator[str]:
+        """The first rows that the branch has changed, as lines of a table."""
+        try:
+            rows = first_rows(planned.changes().to_batches(), _MAX_SHOWN_ROWS)
+        except (DeltaError, OSError) as error:
+            yield f"\nThe changed rows are not shown: {error}\n"
+            return
+        if not rows:
+            return
+        known, masked = self._assets.get(absolute_uri(uri)), frozenset[str]()
+        if known is not None and known.asset_key is not None:
+            options = self._manager.asset_options(known.asset_key, known.metadata)
+            masked = frozenset(map(fold_name, options.masked_columns))
+        names = [name for name in rows[0] if name != COMMIT_TIMESTAMP_COLUMN][:MAX_COLUMNS]
+        yield f"\nThe first changed rows, {_MAX_SHOWN_ROWS} at most:\n"
+        yield f"| {' | '.join(map(plain_markdown, names))} |"
+        yield "|---" * len(names) + "|"
+        for row in rows:
+            cells = (shown_value(row[name], masked=fold_name(name) in masked) for name in names)
+            yield f"| {' | '.join(map(plain_markdown, cells))} |"
+        yield ""
 
     def _publish(self, branch: Branch, uris: list[str]) -> None:
         context = self._context

@@ -61,6 +61,7 @@ from dagster_delta.table.operations.restore import (
     with_row_ids,
 )
 from dagster_delta.table.read.branch_tables import BranchBase
+from dagster_delta.table.read.change_data_feed import MAX_COMPARED_BYTES, ChangeDataFeed
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.transaction.commit_result import (
     CHANGE_MEMORY,
@@ -112,6 +113,24 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
             or self.configuration.protocol != base.protocol
             or bool(followed_clustering(base, self.head))
             or _followed(base) != _followed(self.head)
+        )
+
+    def changes(self, *, max_bytes: int | None = MAX_COMPARED_BYTES) -> ChangeDataFeed:
+        """What the branch has changed in the rows since it began: one row per changed row and
+        commit of the branch.
+
+        Args:
+            max_bytes: as for `DeltaTable.changes`.
+
+        Raises:
+            VersionNotFound: a clean-up has deleted a commit of the branch.
+            SchemaMismatch: the rows of older commits cannot be shown with the branch's schema.
+            ChangeDataNotRecorded: more bytes would have to be compared.
+        """
+        base = BranchBase.of(self.head)
+        first = 0 if base is None else base.clone_version + 1
+        return ChangeDataFeed(
+            self.head, self.head.version + 1 if self.is_published else first, max_bytes=max_bytes
         )
 
     def to_markdown(self) -> str:

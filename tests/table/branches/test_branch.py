@@ -154,6 +154,19 @@ def test_feed_of_publication_has_what_the_branch_changed(root: str, production: 
     ]
 
 
+def test_difference_has_the_rows_that_the_branch_changed(root: str, production: DeltaTable) -> None:
+    branch = Branch(root, "dev")
+    table = begin(branch, production)
+    assert branch.diff(production.uri).changes().to_arrow().num_rows == 0
+    table.append(rows(7))
+    table.delete("id = 1")
+    feed = branch.diff(production.uri).changes().to_arrow()
+    found = zip(feed["_change_type"].to_pylist(), feed["id"].to_pylist(), strict=True)
+    assert sorted(found) == [("delete", 1), ("insert", 7)]
+    branch.publish()
+    assert branch.diff(production.uri).changes().to_arrow().num_rows == 0
+
+
 def test_rows_keep_their_ids_when_published(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
     table = begin(branch, production)
