@@ -53,6 +53,8 @@ from dagster_delta.orchestration.incremental.upstream_changes import (
     last_events_of_frame,
     net_changes,
     net_changes_of_frame,
+    remaining_events,
+    remaining_events_of_frame,
 )
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
@@ -92,6 +94,7 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_ar
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.expectations import Expectation
 from dagster_delta.table.operations.write_planning import columns_narrower_than
@@ -163,7 +166,8 @@ def delta_change_feed_asset(
       `merge_config` has the fields of that merge type, such as `stored_as_scd_type`. By default
       the version of the upstream table orders them, its deletes are deletes, and the table has the
       other columns. The rows keep `_change_type` and `_commit_version`. A full refresh is applied
-      as a snapshot: rows that are not there any more end.
+      as a snapshot: rows that are not there any more end. With `sequence_by`, the upstream table
+      is a log of events, and a full refresh applies all of them again.
 
     The upstream table should have `delta.enableChangeDataFeed`. Without it, the changes of a
     version are found as `DeltaTable.changes` does: where files were rewritten, their rows are
@@ -525,30 +529,36 @@ def _of_upserts(expectations: Sequence[Expectation]) -> tuple[Expectation, ...]:
 
 
 def _apply_events(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
-    """Apply changes as events, or all rows as a snapshot, and record the progress."""
+    """Apply the rows as events, and record the progress. They are ordered by the versions of the
+    upstream table, where all rows are a snapshot; or, if the asset names a sequence, the upstream
+    table is a log of events, whose rows are applied as they are.
+    """
     rows, keys, options = applied.rows, applied.declared.keys, write.options
-    is_refresh = applied.consumption.changes.is_full_refresh
-    last: Callable[..., object] = last_events
-    if is_spark_frame(rows):
-        last = last_events_of_frame
-    rows = last(rows, keys, asset=write.name)
-    defaults: dict[str, Any] = {
-        "keys": list(keys),
-        "sequence_by": COMMIT_VERSION_COLUMN,
-        "apply_as_deletes": f"{CHANGE_TYPE_COLUMN} = 'delete'",
-        "except_column_list": [*CHANGE_COLUMNS],
-    }
     given = (
         {}
         if options.merge_config is None
         else options.merge_config.model_dump(exclude_unset=True, by_alias=True)
     )
-    if given.get("column_list"):
-        del defaults["except_column_list"]
+    is_log = [*map(fold_name, given.get("sequence_by") or ())] not in ([], [COMMIT_VERSION_COLUMN])
+    on_spark = is_spark_frame(rows)
+    if is_log:
+        rows = remaining_events_of_frame(rows) if on_spark else remaining_events(rows)
+    else:
+        last: Callable[..., object] = last_events_of_frame if on_spark else last_events
+        rows = last(rows, keys, asset=write.name)
     names = engine_for(rows).schema_of(rows)
-    if excepted := defaults.get("except_column_list"):
-        defaults["except_column_list"] = [name for name in excepted if names.get(name) is not None]
-    if is_refresh:
+    known = [name for name in CHANGE_COLUMNS if names.get(name) is not None]
+    defaults: dict[str, Any] = {"keys": list(keys), "sequence_by": COMMIT_VERSION_COLUMN}
+    if CHANGE_TYPE_COLUMN in known:
+        defaults["apply_as_deletes"] = f"{CHANGE_TYPE_COLUMN} = 'delete'"
+    if not given.get("column_list"):
+        excepted = given.pop("except_column_list", None) or []
+        folded = {*map(fold_name, excepted)}
+        given["except_column_list"] = [
+            *excepted,
+            *(name for name in known if fold_name(name) not in folded),
+        ]
+    if applied.consumption.changes.is_full_refresh and not is_log:
         given |= {"apply_as_deletes": None, "from_snapshots": True}
     fields = {**defaults, **given}
     merge = change_events_config({"merge_config": fields}, asset=write.name)

@@ -33,7 +33,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ACTION_COLUMN = "_change_type"
 """Instead of the columns of the feed: `UPSERT` or `DELETE`."""
@@ -240,13 +240,43 @@ def last_events(changes: object, keys: Sequence[str], *, asset: str) -> pa.Recor
 
 
 def last_events_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
-    """As `last_events`, for a Spark DataFrame and lazily."""
-    from pyspark.sql import Window, functions
+    """As `last_events`, for a Spark DataFrame and lazily; fails as `net_changes_of_frame` does."""
+    from pyspark.sql import functions
 
     keys = (*_check_columns(changes.columns, keys, asset=asset), COMMIT_VERSION_COLUMN)
-    came = functions.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
-    turn = functions.row_number().over(Window.partitionBy(*keys).orderBy(came.desc()))
-    return changes.withColumn(_RANK, turn).filter(functions.col(_RANK) == 1).drop(_RANK)
+    last, ambiguous = _last_of_frame(changes, keys, asset)
+    checked = functions.when(functions.col(_COUNT) > 1, ambiguous)
+    of_event = checked.otherwise(functions.col(CHANGE_TYPE_COLUMN))
+    return last.withColumn(CHANGE_TYPE_COLUMN, of_event).drop(_RANK, _COUNT)
+
+
+def remaining_events(changes: object) -> pa.RecordBatchReader:
+    """Events that an upstream table has as its rows: all but `update_preimage`, the former text of
+    an event that was corrected there.
+    """
+    with ExitStack() as stack:
+        source = stack.enter_context(rows_on_disk(changes))
+        given = source.arrow_schema
+        resources = stack.pop_all()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with resources:
+            for _, batch in source.batches():
+                if CHANGE_TYPE_COLUMN not in given.names:
+                    yield batch
+                    continue
+                types = pc.cast(batch.column(CHANGE_TYPE_COLUMN), pa.string())
+                former = pc.equal(types, pa.scalar("update_preimage"))
+                yield pc.filter(batch, pc.invert(pc.fill_null(former, False)))
+
+    return pa.RecordBatchReader.from_batches(given, batches())
+
+
+def remaining_events_of_frame(changes: DataFrame) -> DataFrame:
+    """As `remaining_events`, for a Spark DataFrame and lazily."""
+    if CHANGE_TYPE_COLUMN not in changes.columns:
+        return changes
+    return changes.where(f"NOT coalesce({CHANGE_TYPE_COLUMN} = 'update_preimage', false)")
 
 
 def last_positions(
@@ -297,33 +327,42 @@ def net_changes_of_frame(
     """As `net_changes`, for a Spark DataFrame and lazily; two rows of one version with the same key
     make the query fail.
     """
+    from pyspark.sql import functions
+
+    last, ambiguous = _last_of_frame(
+        changes, _check_columns(changes.columns, keys, asset=asset), asset
+    )
+    is_there = functions.col(_RANK) % 2 == 1
+    action = (
+        functions.when(functions.col(_COUNT) > 1, ambiguous)
+        .when(is_there, functions.lit(UPSERT))
+        .otherwise(functions.lit(DELETE))
+    )
+    dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
+    net = last.withColumn(ACTION_COLUMN, action).drop(_RANK, _COUNT, *dropped)
+    if deletes:
+        return net
+    return net.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
+
+
+def _last_of_frame(changes: DataFrame, keys: Sequence[str], asset: str) -> tuple[DataFrame, Column]:
+    """The last row of each key, with `_RANK`, odd if the row exists, and `_COUNT`, how many
+    such rows there are, if it exists; and the error to raise where these are several.
+    """
     from pyspark.sql import Window, functions
 
-    keys = _check_columns(changes.columns, keys, asset=asset)
     came = functions.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
     rank = functions.col(COMMIT_VERSION_COLUMN) * 2 + came.cast("long")
     of_key = Window.partitionBy(*keys)
     ranked = changes.withColumn(_RANK, rank).withColumn(_LAST, functions.max(_RANK).over(of_key))
     last = ranked.filter(functions.col(_RANK) == functions.col(_LAST))
-    counted = last.withColumn(_COUNT, functions.count("*").over(of_key)).withColumn(
+    is_there = functions.col(_RANK) % 2 == 1
+    counted = last.withColumn(_COUNT, functions.sum(is_there.cast("int")).over(of_key)).withColumn(
         _POSITION, functions.row_number().over(of_key.orderBy(_RANK))
     )
     message = f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version"
-    is_there = functions.col(_RANK) % 2 == 1
-    action = (
-        functions.when(
-            is_there & (functions.col(_COUNT) > 1),
-            functions.raise_error(functions.lit(message)).cast("string"),
-        )
-        .when(is_there, functions.lit(UPSERT))
-        .otherwise(functions.lit(DELETE))
-    )
-    marked = counted.filter(functions.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
-    dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
-    net = marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
-    if deletes:
-        return net
-    return net.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
+    ambiguous = functions.raise_error(functions.lit(message)).cast("string")
+    return counted.filter(functions.col(_POSITION) == 1).drop(_LAST, _POSITION), ambiguous
 
 
 def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:

@@ -166,6 +166,55 @@ def test_change_feed_asset_keeps_the_history_of_its_upstream(tmp_path: Path) -> 
     assert rows_of(table, *COLUMNS) == expected
 
 
+@pytest.mark.parametrize("kind", [pa.Table, pytest.param("spark", marks=pytest.mark.slow)])
+def test_change_feed_asset_applies_the_events_of_a_log(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: Any
+) -> None:
+    if kind == "spark":
+        request.getfixturevalue("spark")
+        from pyspark.sql import DataFrame
+
+        kind = DataFrame
+    upstream = DeltaTable(str(tmp_path / "s" / "log"), must_exist=False)
+    upstream.append(
+        event_rows([event(5, "b"), event(1, "a"), event(3, "x", k=2)]),
+        properties={"delta.enableChangeDataFeed": "true"},
+    )
+
+    def history(changes: Any) -> Any:
+        return changes
+
+    history.__annotations__["changes"] = kind
+    asset = delta_change_feed_asset(
+        "log",
+        keys=["k"],
+        mode="auto_cdc",
+        table=upstream.uri,
+        metadata={
+            "merge_config": {
+                "sequence_by": "seq",
+                "stored_as_scd_type": 2,
+                "apply_as_deletes": "op = 'D'",
+                "except_column_list": ["op", "seq", "u"],
+                "on_equal_sequence": "last",
+            }
+        },
+    )(history)
+    run(tmp_path, asset)
+    upstream.append(event_rows([event(3, "m"), event(9, None, k=2), event(4, "m")]))
+    run(tmp_path, asset)
+    table = DeltaTable(str(tmp_path / "s" / "history"))
+    expected = [(1, "a", 1, 3), (1, "b", 5, None), (1, "m", 3, 5), (2, "x", 3, 9)]
+    assert rows_of(table, *COLUMNS) == expected
+    assert table.schema().names == COLUMNS
+    upstream.update({"v": "'c'"}, "seq = 5")
+    run(tmp_path, asset)
+    expected[1] = (1, "c", 5, None)
+    run(tmp_path, asset, run_config={"ops": {"history": {"config": {"full_refresh": True}}}})
+    table.refresh()
+    assert rows_of(table, *COLUMNS) == sorted(expected, key=repr)
+
+
 def test_upsert_leaves_equal_rows_as_they_are(tmp_path: Path) -> None:
     config = {"merge_type": "upsert", "predicate": "t.k = s.k"}
     values = [["a", "b"], ["a", "c"], ["a", "c"]]
