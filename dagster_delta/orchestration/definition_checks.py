@@ -13,6 +13,7 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.nearest_name import misspelled_name
+from dagster_delta.orchestration.catalogs import CatalogResource
 from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
@@ -227,7 +228,11 @@ def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
 
 def _find_path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
     """Directories of the table; an environment variable is identified by its name."""
-    parts = (_plain_root(asset.manager.root_uri), *options.table_path(asset.key, asset.name))
+    manager = asset.manager
+    if isinstance(manager.catalog, CatalogResource):
+        name_parts = manager.catalog.name_parts
+        return ("catalog", *options.catalog_name(name_parts, asset.key, asset.name).split("."))
+    parts = (_plain_root(manager.root_uri), *options.table_path(asset.key, asset.name))
     # An EnvVar cannot be formatted before a run; its methods return its name.
     return tuple(step for part in parts for step in part.rstrip("/").split("/") if step)
 
@@ -279,13 +284,13 @@ def _metadata_by_key(
 
     def metadata(asset: _StoredAsset) -> Mapping[str, RawMetadataValue]:
         given = asset.definition.metadata_by_key[asset.key]
-        options = resolved.asset_options(asset.key, given)
-        uri = options.table_uri(resolved.root_uri, asset.key, asset.name)
+        stored = {k: value for k, value in given.items() if k != "dagster/uri"}
+        uri = resolved.production_uri(asset.key, stored)
         check_stored_location(given, uri, asset=asset.name)
-        storage_options = resolved.storage_options.to_options()
+        storage_options = resolved.options_to_open(uri)
         table = definition_metadata(
             uri,
-            table_name=options.qualified_name(asset.key, asset.name),
+            table_name=resolved.table_name(asset.key, given),
             column_schema=columns_from_log(uri, storage_options, asset.key) if columns else None,
         )
         return {**table, **known}

@@ -17,7 +17,7 @@ from dagster_delta import clock
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.drop_table import drop_table
 from dagster_delta.table.read.snapshot import Snapshot
@@ -95,7 +95,7 @@ def delta_op_outputs_job(
     name: str = "delta_op_outputs",
     *,
     root: str,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     config: OpOutputsConfig | None = None,
     **job_options: Any,
 ) -> dg.JobDefinition:

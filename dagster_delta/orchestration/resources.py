@@ -17,13 +17,14 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.branches import BranchedTables
+from dagster_delta.orchestration.catalogs import CatalogResource, WritableTables
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
     LocalStorageOptions,
     refuse_mask,
 )
-from dagster_delta.storage import resolve_variable
+from dagster_delta.storage import catalog_uri, resolve_variable
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.programs import READERS_PROPERTY, known_readers
 
@@ -314,7 +315,7 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
     """One Delta table, for use in any asset or op.
 
     The table is named by its `uri`, or by `root_uri`, `schema` and `name`, in the layout of
-    `DeltaIOManager`.
+    `DeltaIOManager`, or by its `name` in a `catalog`.
 
     Examples:
         @dg.asset
@@ -322,6 +323,7 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
             flights.table().snapshot().scan(where="month = 7").to_pandas()
 
         dg.Definitions(resources={"flights": DeltaTableResource(uri="s3://lake/raw/flights")})
+        DeltaTableResource(catalog=UnityCatalogResource(…), name="main.raw.flights")
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -333,7 +335,15 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
     schema_: str | None = Field(
         default=None, alias="schema", description="Directory between the root and the table."
     )
-    name: str | None = Field(default=None, description="Name of the table under the root.")
+    name: str | None = Field(
+        default=None,
+        description="Name of the table under the root, or in the catalog: catalog.schema.table.",
+    )
+    catalog: CatalogResource | None = Field(
+        default=None,
+        description="The catalog that has the table. `create` creates it managed by the catalog, "
+        "or under the root_uri if there is one.",
+    )
     version: int | None = Field(
         default=None, description="Version that `table()` opens. Default: the latest."
     )
@@ -361,6 +371,14 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         Raises:
             InvalidArgument: neither `uri` nor `root_uri` with `name` is set.
         """
+        if self.catalog is not None:
+            name = ".".join(filter(None, map(resolve_variable, (self.schema_, self.name))))
+            if self.uri or not name or resolve_variable(self.branch or ""):
+                raise InvalidArgument(
+                    "a DeltaTableResource with a catalog has the name of its table in it, as "
+                    "catalog.schema.table, and neither uri nor branch"
+                )
+            return catalog_uri(name)
         if self.uri:
             return resolve_variable(self.uri)
         if self.root_uri and self.name:
@@ -386,9 +404,10 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
             return branch.open(
                 self.table_uri, version=chosen, allow_column_changes=self.enable_column_change
             )
+        uri, options = self._find_place()
         return DeltaTable(
-            self.table_uri,
-            storage_options=self.storage_options.to_options(),
+            uri,
+            storage_options=options,
             version=chosen,
             allow_column_changes=self.enable_column_change,
         )
@@ -443,9 +462,10 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         Raises:
             TableAlreadyExists: the mode is `error` and the table exists.
         """
-        uri, options = self.table_uri, self.storage_options.to_options()
+        uri, options = self._find_place(is_new=True)
         given = {**self._readers_property(), **(properties or {})}
         if (branch := self.find_branch()) is not None:
+            uri = self.table_uri
             if branch.begin(uri) is None:
                 given |= branch.new_table_properties(uri)
             uri, options = branch.table_uri(uri), dict(branch.storage_options)
@@ -469,16 +489,22 @@ class DeltaTableResource(BranchedTables, ConfigurableResource["DeltaTable"]):
         Raises:
             InvalidArgument: the table is not named by `root_uri` and `name`.
         """
-        if resolve_variable(name or self.branch or "") and not (self.root_uri and self.name):
+        is_below_root = self.root_uri and self.name and self.catalog is None
+        if resolve_variable(name or self.branch or "") and not is_below_root:
             raise InvalidArgument(
                 "a DeltaTableResource with a branch names its table by root_uri and name: a branch "
                 "has the tables below a root"
             )
         return super().find_branch(name)
 
-    def _find_place(self) -> tuple[str, dict[str, object]]:
-        """Location and storage options of the table that is read."""
+    def _find_place(self, *, is_new: bool = False) -> tuple[str, dict[str, object]]:
+        """Location and storage options of the table that is read, or that may be created."""
         uri, branch = self.table_uri, self.find_branch()
         if branch is not None and branch.find(uri) is not None:
             return branch.table_uri(uri), dict(branch.storage_options)
-        return uri, self.storage_options.to_options()
+        if self.catalog is None:
+            return uri, self.storage_options.to_options()
+        if is_new:
+            name = uri.removeprefix(catalog_uri(""))
+            return uri, {"catalog": WritableTables(self.catalog, name, self.root_uri or "")}
+        return uri, {"catalog": self.catalog}

@@ -39,7 +39,7 @@ from dagster_delta.orchestration.metadata_keys import (
     counted,
 )
 from dagster_delta.orchestration.spark_progress import watch_spark
-from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.spelling import table_cell
@@ -132,7 +132,7 @@ def delta_schema_change_job(
     assets: Iterable[Asset] = (),
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     enable_column_change: bool = False,
     spark: str | None = None,
     **job_options: Any,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from dagster import Config
 from pydantic import ConfigDict, Field
 
+from dagster_delta.catalogs import TableResolver
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 
@@ -19,7 +20,8 @@ _MASK = "********"
 """The Launchpad's placeholder for a secret, which it sends back as the value of a run."""
 
 
-def _make_secret_field(description: str) -> Any:  # noqa: ANN401
+def make_secret_field(description: str) -> Any:  # noqa: ANN401
+    """An optional field that neither a `repr` nor the Launchpad shows."""
     return Field(
         default=None,
         repr=False,
@@ -101,10 +103,10 @@ class S3StorageOptions(CloudStorageOptions):
 
     provider: Literal["s3"] = "s3"
 
-    access_key_id: str | None = _make_secret_field("Access key.")
-    secret_access_key: str | None = _make_secret_field("Secret key.")
-    session_token: str | None = _make_secret_field("Session token of temporary credentials.")
-    token: str | None = _make_secret_field("Alias of session_token, as in dagster-deltalake.")
+    access_key_id: str | None = make_secret_field("Access key.")
+    secret_access_key: str | None = make_secret_field("Secret key.")
+    session_token: str | None = make_secret_field("Session token of temporary credentials.")
+    token: str | None = make_secret_field("Alias of session_token, as in dagster-deltalake.")
     profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
     region: str | None = Field(default=None, description="Region of the bucket.")
     virtual_hosted_style_request: bool | None = Field(
@@ -123,11 +125,11 @@ class GcsStorageOptions(CloudStorageOptions):
     service_account: str | None = Field(
         default=None, description="Path of the service account file."
     )
-    service_account_key: str | None = _make_secret_field("The serialised service account key.")
+    service_account_key: str | None = make_secret_field("The serialised service account key.")
     application_credentials: str | None = Field(
         default=None, description="Path of a credentials file of any kind."
     )
-    bearer_token: str | None = _make_secret_field("OAuth token.")
+    bearer_token: str | None = make_secret_field("OAuth token.")
     project: str | None = Field(
         default=None, description="Without effect; Google bills the project of the bucket."
     )
@@ -139,13 +141,13 @@ class AzureStorageOptions(CloudStorageOptions):
     provider: Literal["azure"] = "azure"
 
     account_name: str | None = Field(default=None, description="Storage account.")
-    account_key: str | None = _make_secret_field("Master key of the account.")
-    sas_key: str | None = _make_secret_field("Shared access signature.")
-    connection_string: str | None = _make_secret_field("Connection string of the account.")
+    account_key: str | None = make_secret_field("Master key of the account.")
+    sas_key: str | None = make_secret_field("Shared access signature.")
+    connection_string: str | None = make_secret_field("Connection string of the account.")
     client_id: str | None = Field(default=None, description="Client id of a service principal.")
-    client_secret: str | None = _make_secret_field("Client secret of a service principal.")
+    client_secret: str | None = make_secret_field("Client secret of a service principal.")
     tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
-    token: str | None = _make_secret_field("OAuth token.")
+    token: str | None = make_secret_field("OAuth token.")
     federated_token_file: str | None = Field(
         default=None, description="File with the token of a workload identity."
     )
@@ -177,10 +179,19 @@ AnyStorageOptions: TypeAlias = Annotated[
 ]
 
 
-def plain_options(options: StorageOptions | Mapping[str, object] | None) -> dict[str, object]:
+GivenStorage: TypeAlias = StorageOptions | TableResolver | Mapping[str, object]
+"""Storage options, or the catalog that finds the tables, whose locations are then
+`catalog://main.shop.orders`."""
+
+
+def plain_options(options: GivenStorage | None) -> dict[str, object]:
     """The storage options that `DeltaTable` takes, for definitions that are not resources.
 
     The store that is opened with them resolves environment variables; the options hold other
     secrets in plain text.
     """
-    return options.to_options() if isinstance(options, StorageOptions) else dict(options or {})
+    if isinstance(options, StorageOptions):
+        return options.to_options()
+    if isinstance(options, TableResolver):
+        return {"catalog": options}
+    return dict(options or {})

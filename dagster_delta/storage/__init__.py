@@ -12,6 +12,8 @@ from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.locations import (
     absolute_uri,
     canonical_uri,
+    catalog_name,
+    catalog_uri,
     check_no_password,
     check_place,
     holds_password,
@@ -27,6 +29,8 @@ __all__ = [
     "StoreLocation",
     "absolute_uri",
     "canonical_uri",
+    "catalog_name",
+    "catalog_uri",
     "check_no_password",
     "check_place",
     "holds_password",
@@ -44,11 +48,14 @@ def open_store(
 
     Args:
         uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `gs:`, `abfss:`, `az:`, `hdfs:`,
-            or any protocol of fsspec.
+            or any protocol of fsspec. `catalog://main.shop.orders`, or `uc://…`, is the table of
+            that name in the catalog of the option `catalog`.
         storage_options: credentials and settings; the module of each store lists those it supports.
-            They, and the URI, may be environment variables, as Dagster's `EnvVar`.
+            They, and the URI, may be environment variables, as Dagster's `EnvVar`. The option
+            `catalog` is a resolver of names, such as `dagster_delta.catalogs.UnityCatalog`.
 
     Raises:
+        TableNotFound: the catalog has no table of the name.
         InvalidArgument: the URI or an option is invalid for its kind of storage, or the URI holds a
             password or a signature, or is a path that looks like a URI.
         StorageFailure: the package that serves this kind of storage is not installed.
@@ -60,6 +67,9 @@ def open_store(
     if not location.strip():
         raise InvalidArgument("the location of a table is empty: give a path or a URI")
     check_no_password(location)
+    if (name := catalog_name(location)) is not None or "catalog" in storage_options:
+        found = _find_in_catalog(location, name, storage_options)
+        return open_store(found.uri, found.options)
     match scheme_of(location):
         case None | "file":
             from dagster_delta.storage.local_store import LocalStore
@@ -88,3 +98,33 @@ def open_store(
                     f"Tables in the cloud need its client: pip install '{extra}'"
                 ) from error
             return CloudStore(location, storage_options)
+
+
+def _find_in_catalog(
+    location: str, name: str | None, options: Mapping[str, object]
+) -> StoreLocation:
+    """Where the table of a name is, by the catalog among the options."""
+    resolve = getattr(options.get("catalog"), "resolve", None)
+    if resolve is None:
+        raise InvalidArgument(
+            f"{location} is the name of a table in a catalog: pass the catalog among the storage "
+            "options, as {'catalog': UnityCatalog(…)}; sensors and jobs take a "
+            "UnityCatalogResource as storage_options"
+        )
+    if not name:
+        raise InvalidArgument(
+            f"the storage options are a catalog, which finds tables by name, and {location!r} is "
+            "none: write catalog://main.shop.orders"
+        )
+    if others := sorted(options.keys() - {"catalog"}):
+        raise InvalidArgument(
+            f"the storage options have a catalog and {', '.join(others)}: options of the storage "
+            "are storage_options of the catalog"
+        )
+    found = resolve(name)
+    if not isinstance(found, StoreLocation):
+        raise InvalidArgument(
+            f"{type(options['catalog']).__name__}.resolve returned a {type(found).__name__}: it "
+            "returns a StoreLocation(uri, options)"
+        )
+    return found

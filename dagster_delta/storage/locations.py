@@ -35,7 +35,9 @@ _MEANT_AS_URI = re.compile(
     rf"(?![a-z]:)[^/\\]*:[/\\]{{2}}|[^\w./~\\]*(?:{_STORAGE})(?::|\W?//)", re.IGNORECASE
 )
 
-_SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+_SPELLINGS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "uc": "catalog"}
+
+_CATALOG_URI = "catalog://"
 
 
 def scheme_of(location: str) -> str | None:
@@ -48,6 +50,17 @@ def canonical_uri(location: str) -> str:
     """The location with one scheme for those that mean the same storage: `s3` for `s3a`."""
     scheme, separator, rest = location.partition("://")
     return f"{_SPELLINGS.get(scheme, scheme)}{separator}{rest}" if separator else location
+
+
+def catalog_uri(name: str) -> str:
+    """The location of a table that a catalog finds by name: `catalog://main.shop.orders`."""
+    return _CATALOG_URI + name
+
+
+def catalog_name(location: str) -> str | None:
+    """The name in the location of a table of a catalog, also written `uc://`; None for others."""
+    found = canonical_uri(location)
+    return found.removeprefix(_CATALOG_URI) if found.startswith(_CATALOG_URI) else None
 
 
 def holds_password(location: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from dagster_delta.errors import TableNotFound
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table import operations
@@ -130,7 +131,11 @@ class DeltaTable(TableHandle):
         Raises:
             StorageFailure: the store refused or failed.
         """
-        return has_log(store if store is not None else open_store(uri, storage_options))
+        try:
+            return has_log(store if store is not None else open_store(uri, storage_options))
+        except TableNotFound:
+            # A catalog does not know the name.
+            return False
 
     def changes(
         self,

@@ -43,7 +43,7 @@ from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.partitions.partitions import partition_selector
 from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
-from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.orchestration.table_metadata import op_name
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.read.snapshot import Snapshot
@@ -88,7 +88,7 @@ def delta_asset_checks(
     asset: AssetReference,
     *,
     table: str | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     constraints: bool = True,
     expectations: bool = True,
     unique: str | Sequence[str] | None = None,
@@ -122,7 +122,8 @@ def delta_asset_checks(
         asset: the asset, its spec, or its key if `table` is given.
         table: location of the table, if no DeltaIOManager stores it, and the metadata of the asset
             have no `dagster/uri`.
-        storage_options: storage options for `table`, and for an asset with a `dagster/uri`.
+        storage_options: storage options for `table`, and for an asset with a `dagster/uri`; or the
+            catalog of a table named `catalog://a.b.c`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
         expectations: whether the expectations and audits in the metadata of the asset are checks
             too.
@@ -328,7 +329,7 @@ def _find_table(
     asset: AssetReference,
     key: dg.AssetKey,
     uri: str | None,
-    storage_options: StorageOptions | Mapping[str, object] | None,
+    storage_options: GivenStorage | None,
 ) -> MaintainedTable:
     table = MaintainedTable(key.to_user_string(), key)
     if isinstance(asset, Asset):

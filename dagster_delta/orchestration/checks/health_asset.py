@@ -22,7 +22,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.op_outputs import find_lasting_tables
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.orchestration.table_metadata import plain_markdown, spell_time
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.health import TableHealth
@@ -84,7 +84,7 @@ def delta_health_asset(
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
     root: str | None = None,
-    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    storage_options: GivenStorage | None = None,
     thresholds: Mapping[str, float | None] | None = None,
     **asset_options: Any,
 ) -> dg.AssetsDefinition:
@@ -103,7 +103,8 @@ def delta_health_asset(
         selection: selection among the assets.
         tables: tables that are not assets, by name, with their locations.
         root: every table at or below this location, found in each run, without those of op outputs.
-        storage_options: for `tables` and `root`, and for assets with a `dagster/uri`.
+        storage_options: for `tables` and `root`, and for assets with a `dagster/uri`: storage
+            options, or the catalog of tables named `catalog://a.b.c`.
         thresholds: largest allowed values by a name of `TableHealth`, merged with the defaults:
             100 small files, a share of 0.2 deleted rows, 100 commits since the checkpoint, no
             damaged log files, 1,000 partitions smaller than a file should be. None as a value
@@ -152,9 +153,7 @@ def _merge_limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
     return {name: limit for name, limit in merged.items() if limit is not None}
 
 
-def tables_below(
-    root: str | None, storage_options: StorageOptions | Mapping[str, Any] | None
-) -> list[MaintainedTable]:
+def tables_below(root: str | None, storage_options: GivenStorage | None) -> list[MaintainedTable]:
     """The tables at or below a location, without those of op outputs; none without a location."""
     if root is None:
         return []

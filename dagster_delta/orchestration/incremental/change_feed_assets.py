@@ -93,7 +93,7 @@ from dagster_delta.orchestration.io.type_handlers import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import partition_selector
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.expectations import Expectation
@@ -142,7 +142,7 @@ def delta_change_feed_asset(
     mode: ChangeFeedMode = "merge",
     returns: Returns = "changes",
     table: str | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     columns: Sequence[str] | None = None,
     upstream_partition_expr: str | Mapping[str, str] | None = None,
     on_gap: OnGap = "refresh",
@@ -183,7 +183,8 @@ def delta_change_feed_asset(
         mode: how rows are written.
         returns: kind of rows that the function returns.
         table: location of the upstream table, if no DeltaIOManager stores it.
-        storage_options: storage options for `table`.
+        storage_options: storage options for `table`, or the catalog of one named
+            `catalog://a.b.c`.
         columns: of the upstream table; all by default.
         upstream_partition_expr: column of the upstream table that holds the partition, if it
             differs from `partition_expr`.
@@ -236,7 +237,7 @@ class _IncrementalAsset(msgspec.Struct, frozen=True):
     mode: ChangeFeedMode
     returns: Returns
     table: str | None
-    storage_options: StorageOptions | Mapping[str, object] | None
+    storage_options: GivenStorage | None
     columns: Sequence[str] | None
     partition_expr: str | Mapping[str, str] | None
     on_gap: OnGap

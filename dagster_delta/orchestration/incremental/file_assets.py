@@ -63,7 +63,7 @@ from dagster_delta.orchestration.io.merge_config import change_events_config, ma
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import DETAILS, counted, first_names
 from dagster_delta.orchestration.quarantine import Load, QuarantinedRow
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.spelling import arrow_schema_of
 from dagster_delta.table.transaction.commit_result import (
@@ -100,7 +100,7 @@ def delta_files_asset(
     *,
     mode: LoadMode = "append",
     keys: str | Sequence[str] = (),
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     format: FileFormat | None = None,  # noqa: A002  the word for it
     columns: Mapping[str, str] | None = None,
     delimiter: str = ",",
@@ -176,7 +176,7 @@ def delta_files_sensor(
     source: str,
     *,
     target: Any,  # noqa: ANN401  as of `dg.sensor`
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     minimum_age_seconds: float = 0,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,

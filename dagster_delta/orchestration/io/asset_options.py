@@ -47,7 +47,7 @@ DEFAULT_SCHEMA = "public"
 
 _OF_OTHERS = (
     "commit_properties delta_merge_options delta_write_options overwrite_schema partition_column "
-    "partition_columns partition_expression root_name schema_update_mode storage_options table "
+    "partition_columns partition_expression root_name schema_update_mode storage_options "
     "table_config table_configuration upsert_options write_mode writer_properties"
 )
 """Options of earlier releases and other integrations, which have other names here."""
@@ -199,6 +199,11 @@ class AssetOptions:
     """Directory between the root and the table; None: the asset's key prefix, else `public`."""
     table_name: str | None = None
     """Name of the table's directory; None: the last part of the asset key."""
+    table: Annotated[str, Field(min_length=1)] | None = None
+    """Name of the table in the catalog, as `catalog.schema.table`; None: by the schema and the
+    asset key."""
+    location: Annotated[str, Field(min_length=1)] | None = None
+    """Location of a new table of the catalog, which then does not manage it."""
     partition_expr: Annotated[str, Field(min_length=1)] | Mapping[str, str] | None = None
     """Column that holds the Dagster partition, or one per dimension."""
     partition_by: _Names | None = None
@@ -261,6 +266,50 @@ class AssetOptions:
         root = resolve_variable(root_uri).rstrip("/")
         schema, table = self.table_path(asset_key, output_name)
         return f"{root}/{schema}/{table}" if schema else f"{root}/{table}"
+
+    def check_no_catalog(self, *, asset: str) -> None:
+        """Refuse the options of a table in a catalog, for an IO manager without one."""
+        for option in ("table", "location"):
+            if getattr(self, option) is not None:
+                raise InvalidArgument(
+                    f"asset {asset} has the metadata {option}, and its DeltaIOManager has no "
+                    "catalog: give it one, or name the table by schema and table_name below "
+                    f"root_uri. If it is a note of your own, write it as 'team/{option}'"
+                )
+
+    def catalog_name(self, name_parts: int, asset_key: AssetKey | None, output_name: str) -> str:
+        """Name of the table in a catalog: the option `table`; else the schema and the name of the
+        asset; else the last parts of the asset key.
+
+        Args:
+            name_parts: number of parts of a name in the catalog.
+            asset_key: of the asset; None for the output of an op.
+            output_name: names what is stored in errors.
+
+        Raises:
+            InvalidArgument: parts of the name are missing.
+        """
+        path = [""] if asset_key is None else asset_key.path
+        last = self.table_name or path[-1]
+        if self.table is not None:
+            parts = self.table.split(".")
+        elif not last:
+            raise InvalidArgument(
+                f"{output_name} is the value of an op, which has no table of its own in a catalog: "
+                "name one by table in the metadata of its Out, or give it another IO manager"
+            )
+        else:
+            above = self.schema.split(".") if self.schema else path[:-1]
+            # More of a key is a prefix; more of a schema is a mistake.
+            parts = [*(above if self.schema else above[1 - name_parts :]), last]
+        if len(parts) != name_parts or not all(parts) or "." in last:
+            full = "catalog.schema.table" if name_parts == 3 else "database.table"
+            raise InvalidArgument(
+                f"the table of {output_name} is {'.'.join(parts)!r}, and a name in the catalog has "
+                f"{name_parts} parts ({full}): write it in the metadata table, give the asset a "
+                f"key of {name_parts} parts, or the DeltaIOManager the first of them as its schema"
+            )
+        return ".".join(parts)
 
     def qualified_name(self, asset_key: AssetKey | None, output_name: str) -> str:
         """`schema.table`, or only the name of the table if the schema is empty."""

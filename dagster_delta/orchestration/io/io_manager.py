@@ -1,7 +1,8 @@
 """The IO manager: an asset's return value becomes a commit, an input becomes a scan.
 
 Tables are at `<root_uri>/<schema>/<asset name>`, the same location as in earlier Delta IO managers;
-those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<output>`.
+those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<output>`. Those of a
+catalog are at `catalog://<catalog>.<schema>.<asset name>`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dagster_delta.orchestration.branches import (
     branch_facts,
     branch_metadata,
 )
+from dagster_delta.orchestration.catalogs import CatalogResource, WritableTables
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     MERGE_KEYS,
@@ -84,6 +86,7 @@ from dagster_delta.orchestration.table_metadata import (
     check_stored_location,
     declared_location,
 )
+from dagster_delta.storage import catalog_name, catalog_uri
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.programs import known_readers
 
@@ -126,12 +129,23 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
     # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    root_uri: str = Field(description="Location under which the tables are stored.")
+    root_uri: str = Field(
+        default="",
+        description="Location under which the tables are stored; required without a catalog. With "
+        "one: where new tables are stored that it does not manage.",
+    )
+    catalog: CatalogResource | None = Field(
+        default=None,
+        description="The catalog in which tables have names, such as a UnityCatalogResource. An "
+        "asset's table is named by its metadata table, as catalog.schema.table, or by the last "
+        "three parts of its key. A new table is managed by the catalog, unless root_uri or the "
+        "metadata location says where it is.",
+    )
     schema_: str | None = Field(
         default=None,
         alias="schema",
         description="Directory between the root and the table. Default: the last part of the "
-        "asset's key prefix, or 'public'. Empty: none.",
+        "asset's key prefix, or 'public'. Empty: none. With a catalog: catalog.schema.",
     )
     mode: WriteMode = Field(
         default="overwrite",
@@ -195,6 +209,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             handler_named(default, (*type(self).type_handlers(), *TABLE_TYPES))
         if isinstance(readers := data.get("readers"), list):
             known_readers(readers)
+        _check_place(data)
         super().__init__(**data)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:  # noqa: ANN401
@@ -227,7 +242,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         if isinstance(written, NothingWritten):
             report_nothing(context, written)
             return
-        table_name = options.qualified_name(*_find_identity(context))
+        table_name = self._qualified_name(options, *_find_identity(context))
         facts = branch_metadata(self.find_branch(), written.snapshot)
         report_write(context, written, {**work, **facts}, table_name=table_name)
         for observer in observers:
@@ -276,11 +291,11 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         partitions: Slice | None,
     ) -> AssetWrite:
         facts = run_facts(context, () if partitions is None else partitions.parts)
-        uri = options.table_uri(self.root_uri, *_find_identity(context))
-        storage_options = self.storage_options.to_options()
+        uri = self._stored_uri(options, *_find_identity(context))
+        storage_options = self._options_to_write(uri, options)
         if context.has_asset_key:
             check_stored_location(context.definition_metadata, uri, asset=name)
-        is_of_run = not context.has_asset_key and options.table_name is None
+        is_of_run = not context.has_asset_key and not (options.table_name or options.table)
         if is_of_run and facts.run_id is not None:
             place = "/".join(filter(None, options.table_path(*_find_identity(context))))
             marks = {RUN_PROPERTY: facts.run_id, PLACE_PROPERTY: place}
@@ -326,7 +341,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             handlers=(*self.type_handlers(), *TABLE_TYPES),
         )
         elsewhere = declared_location(metadata) if context.has_asset_key else None
-        uri = elsewhere or options.table_uri(self.root_uri, *_find_identity(context))
+        uri = elsewhere or self._stored_uri(options, *_find_identity(context))
         try:
             table = self._open_table(uri, name, wanted.version)
         except TableNotFound:
@@ -436,8 +451,53 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             InvalidArgument: the metadata is invalid.
         """
         options = self.asset_options(asset_key, metadata)
-        stored = options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
+        stored = self._stored_uri(options, asset_key, asset_key.to_user_string())
         return declared_location(metadata) or stored
+
+    def table_name(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
+        """Name of the table of an asset: `schema.table`, or that in the catalog.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata is invalid.
+        """
+        options = self.asset_options(asset_key, metadata)
+        return self._qualified_name(options, asset_key, asset_key.to_user_string())
+
+    def options_to_open(self, uri: str) -> dict[str, object]:
+        """The storage options to open a table at a location with.
+
+        Args:
+            uri: location of the table; `catalog://…` for one of the catalog.
+        """
+        if self.catalog is not None and catalog_name(uri) is not None:
+            return {"catalog": self.catalog}
+        return self.storage_options.to_options()
+
+    def _options_to_write(self, uri: str, options: AssetOptions) -> dict[str, object]:
+        """The same for a table that is created if it does not exist."""
+        name = catalog_name(uri)
+        if self.catalog is None or name is None:
+            return self.options_to_open(uri)
+        writable = WritableTables(self.catalog, name, self.root_uri, options.location)
+        return {"catalog": writable}
+
+    def _stored_uri(self, options: AssetOptions, asset_key: dg.AssetKey | None, name: str) -> str:
+        """Location of the table of an asset, or of an op's output, in production."""
+        if self.catalog is None:
+            options.check_no_catalog(asset=name)
+            return options.table_uri(self.root_uri, asset_key, name)
+        return catalog_uri(options.catalog_name(self.catalog.name_parts, asset_key, name))
+
+    def _qualified_name(
+        self, options: AssetOptions, asset_key: dg.AssetKey | None, name: str
+    ) -> str:
+        if self.catalog is None:
+            return options.qualified_name(asset_key, name)
+        return options.catalog_name(self.catalog.name_parts, asset_key, name)
 
     def asset_options(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
         """How an asset is stored: its metadata over the configuration.
@@ -473,16 +533,31 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
                 )
             return DeltaTable(
                 uri,
-                storage_options=self.storage_options.to_options(),
+                storage_options=self.options_to_open(uri),
                 allow_column_changes=self.enable_column_change,
             )
         except TableNotFound as error:
+            keys = "root_uri, schema and table_name" if self.catalog is None else "table or schema"
             raise TableNotFound(
-                f"{name} has no Delta table yet: materialize it first, or check that root_uri, "
-                "schema and table_name are those it was written with; an input whose annotation "
-                "ends with `| None` is None then",
+                f"{name} has no Delta table yet: materialize it first, or check that {keys} are "
+                "those it was written with; an input whose annotation ends with `| None` is None "
+                "then",
                 table=error.table or uri,
             ) from error
+
+
+def _check_place(given: Mapping[str, object]) -> None:
+    """Refuse an IO manager that does not know where its tables are."""
+    if given.get("catalog") is None and "root_uri" not in given:
+        raise InvalidArgument(
+            "a DeltaIOManager has the root_uri under which its tables are stored, or the catalog "
+            "that has them"
+        )
+    if given.get("catalog") is not None and type(given.get("branch")) is str and given["branch"]:
+        raise InvalidArgument(
+            "a DeltaIOManager has a catalog and a branch, whose tables are below a root_uri: give "
+            "the code location of a branch another catalog, or another schema of it"
+        )
 
 
 def delta_io_manager(resources: object, key: str, *, asset: str) -> DeltaIOManager:

@@ -32,7 +32,7 @@ from dagster_delta.orchestration.maintenance.operations import (
 )
 from dagster_delta.orchestration.maintenance.retention import asset_operations
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted
-from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.orchestration.table_metadata import (
     DATA_VERSION_TAG,
     data_version_tags,
@@ -53,7 +53,7 @@ def delta_maintenance_job(
     assets: Iterable[Asset] = (),
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     config: DeltaMaintenanceConfig | None = None,
     spark: str | None = None,
     **job_options: Any,
@@ -74,7 +74,8 @@ def delta_maintenance_job(
             `dagster/uri`.
         selection: selection among the assets.
         tables: tables that are not assets, by name, with their locations.
-        storage_options: storage options for `tables`, and for assets with a `dagster/uri`.
+        storage_options: storage options for `tables`, and for assets with a `dagster/uri`; or the
+            catalog of tables named `catalog://a.b.c`.
         config: default config of the runs.
         spark: key of the SparkSessionResource, for the engine `spark`; by default the session of
             the DeltaIOManager that stores the asset, or the session of the process.
@@ -147,7 +148,7 @@ def delta_restore_job(
     assets: Iterable[Asset] = (),
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that restores one of its tables to an older version.
@@ -178,7 +179,7 @@ def delta_clone_job(
     assets: Iterable[Asset] = (),
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that clones one of its tables to another location.

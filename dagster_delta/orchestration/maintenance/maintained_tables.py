@@ -17,7 +17,7 @@ from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asse
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource, spark_session_of
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY, declared_location
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -60,7 +60,7 @@ class MaintainedTable(msgspec.Struct, frozen=True):
     io_manager_key: str | None = None
     """Resource that gives the location of the asset; None if `uri` is set."""
     uri: str | None = None
-    storage_options: StorageOptions | Mapping[str, object] | None = None
+    storage_options: GivenStorage | None = None
     allow_column_changes: bool = False
     """Whether online column changes may begin, if no resource decides it."""
     partitions_def: dg.PartitionsDefinition[Any] | None = None
@@ -95,11 +95,12 @@ class MaintainedTable(msgspec.Struct, frozen=True):
             return None
 
     def table_name(self, resources: object) -> str | None:
-        """`schema.table` in the layout of the IO manager; None for a table given by location."""
+        """`schema.table` in the layout of the IO manager, or the name in its catalog; None for a
+        table given by location.
+        """
         if self.uri is not None or self.asset_key is None:
             return None
-        options = self.read_options(resources)
-        return options.qualified_name(self.asset_key, self.name)
+        return self._find_io_manager(resources).table_name(self.asset_key, self.metadata)
 
     def read_options(self, resources: object) -> AssetOptions:
         """The options of the asset: its metadata, over those of its IO manager if it has one."""
@@ -128,7 +129,7 @@ def maintained_tables(
     assets: Iterable[Asset],
     selection: dg.AssetSelection | None,
     tables: Mapping[str, str] | None,
-    storage_options: StorageOptions | Mapping[str, object] | None,
+    storage_options: GivenStorage | None,
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job."""
     # An iterator gives them once.
@@ -197,7 +198,7 @@ def config_with_defaults(
 
 
 def tables_of_asset(
-    asset: Asset, storage_options: StorageOptions | Mapping[str, object] | None
+    asset: Asset, storage_options: GivenStorage | None
 ) -> Iterable[MaintainedTable]:
     """The tables of an asset, of several for a multi-asset."""
     definition = asset if isinstance(asset, dg.AssetsDefinition) else None

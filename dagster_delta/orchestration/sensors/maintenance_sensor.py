@@ -30,7 +30,7 @@ from dagster_delta.orchestration.maintenance.operations import (
     DeltaMaintenanceConfig,
     spell_bytes,
 )
-from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.table.operations.health import TableHealth
 
 MAINTAINED_TABLE_TAG = "delta/maintained_table"
@@ -88,7 +88,7 @@ def delta_maintenance_sensor(
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
     root: str | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     small_files: int | None = 100,
     deleted_rows: float | None = 0.2,
     log_bytes: int | None = 64 * 1024**2,
@@ -112,7 +112,8 @@ def delta_maintenance_sensor(
         selection: selection among the assets.
         tables: tables that are not assets, by name, with their locations.
         root: every table at or below this location, found in each tick.
-        storage_options: for `tables` and `root`, and for assets with a `dagster/uri`.
+        storage_options: for `tables` and `root`, and for assets with a `dagster/uri`: storage
+            options, or the catalog of tables named `catalog://a.b.c`.
         small_files: a table with more files that OPTIMIZE would compact is due; None: never.
         deleted_rows: likewise with a larger share of rows that deletion vectors hide, 0 to 1.
         log_bytes: likewise with more bytes of commits since the checkpoint.
@@ -248,7 +249,7 @@ def _make_limits(
 def _list_tables(
     given: Sequence[MaintainedTable],
     root: str | None,
-    storage_options: StorageOptions | Mapping[str, Any] | None,
+    storage_options: GivenStorage | None,
 ) -> dict[str, MaintainedTable]:
     return {table.name: table for table in (*given, *tables_below(root, storage_options))}
 

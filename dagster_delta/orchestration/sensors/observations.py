@@ -20,7 +20,7 @@ from dagster_delta.orchestration.sensors.partition_versions import (
     partition_observations,
 )
 from dagster_delta.orchestration.sensors.table_watcher import commit_facts
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.orchestration.table_metadata import (
     DEFAULT_HISTORY,
     DELTA_KIND,
@@ -49,7 +49,7 @@ def observable_delta_asset(
     key: dg.AssetKey | str | Sequence[str],
     table: str,
     *,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    storage_options: GivenStorage | None = None,
     show_history: int = DEFAULT_HISTORY,
     columns: bool = False,
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
@@ -69,7 +69,7 @@ def observable_delta_asset(
     Args:
         key: of the asset.
         table: location of the table.
-        storage_options: storage options.
+        storage_options: storage options, or the catalog of a table named `catalog://a.b.c`.
         show_history: number of latest commits that every observation shows, each with a link to its
             run; it reads one file per commit.
         columns: whether the page of the asset shows the columns: loading definitions then opens the

@@ -45,9 +45,9 @@ from dagster_delta.orchestration.sensors.table_watcher import (
     commit_event,
     poll_tables,
 )
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.orchestration.table_metadata import declared_location, spell_time
-from dagster_delta.storage import ObjectStore, open_store
+from dagster_delta.storage import ObjectStore, catalog_name, open_store
 from dagster_delta.table.read.watch import StartFrom
 
 WatchedTable: TypeAlias = str | dg.AssetsDefinition | dg.AssetSpec
@@ -74,7 +74,7 @@ class DeltaSensorOptions(TypedDict, total=False):
         discover_every_seconds: How often to look for new tables below the root, in seconds; 300 by
             default. Local directories are walked; on object stores, every name below the root is
             listed.
-        storage_options: Storage options.
+        storage_options: Storage options, or the catalog of tables named `catalog://a.b.c`.
         target: What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a
             target, the sensor only reports commits on `asset_key`.
         job_name: Alternative to `target`: the name of a job in the code location.
@@ -112,7 +112,7 @@ class DeltaSensorOptions(TypedDict, total=False):
 
     root: str
     discover_every_seconds: float
-    storage_options: StorageOptions | Mapping[str, object]
+    storage_options: GivenStorage
     target: Any
     job_name: str
     start_from: StartFrom
@@ -398,7 +398,10 @@ class Watch(msgspec.Struct, frozen=True):
     def _open_store(self, uri: str) -> ObjectStore:
         store = self.stores.get(uri)
         if store is None:
-            store = self.stores.setdefault(uri, open_store(uri, self._storage_options()))
+            store = open_store(uri, self._storage_options())
+            # By another tick, a catalog may have another table by the name.
+            if catalog_name(uri) is None:
+                store = self.stores.setdefault(uri, store)
         return store
 
     def _storage_options(self) -> Mapping[str, object]:

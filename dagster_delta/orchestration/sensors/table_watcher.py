@@ -282,7 +282,14 @@ def poll_tables(
         known = state.tables.get(uri)
         is_new = seen_before and uri not in state.tables
         try:
-            return _poll_table(open_table(uri), uri, known, rules, now_ms, is_new)
+            try:
+                store = open_table(uri)
+            except TableNotFound:
+                # A catalog has no table of the name yet, or no longer.
+                if known is not None and known.log.version != NOTHING_SEEN:
+                    raise
+                return _missing_table(uri, known, rules, now_ms)
+            return _poll_table(store, uri, known, rules, now_ms, is_new)
         except DeltaError as error:
             error.table = error.table or uri
             return PollResult(uri, known, error=error)
@@ -294,6 +301,17 @@ def poll_tables(
 
     with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(uris))) as pool:
         return list(pool.map(look, uris))
+
+
+def _missing_table(
+    uri: str, known: TableState | None, rules: CommitRules, now_ms: int
+) -> PollResult:
+    started_at_ms = None if rules.start_from == "latest" else now_ms
+    start = TableState(log=LogCursor(version=NOTHING_SEEN), started_at_ms=started_at_ms)
+    known = known or start
+    since_ms = known.missing_since_ms or now_ms
+    state = msgspec.structs.replace(known, missing_since_ms=since_ms)
+    return PollResult(uri, state, is_missing=True)
 
 
 def _poll_table(
