@@ -31,7 +31,7 @@ ROWS = pa.table({"id": [1, 2]})
 @pytest.mark.parametrize(
     ("resource", "options", "message"),
     [
-        (DeltaIOManager, {}, "root_uri\n  Input should be a valid string"),
+        (DeltaIOManager, {}, "has the root_uri under which its tables are stored"),
         (DeltaIOManager, {"root_uri": None}, "root_uri\n  Input should be a valid string"),
         (DeltaIOManager, {"root_uri": Path("lake")}, "root_uri\n  Input should be a valid string"),
         (DeltaTableResource, {"uri": Path("lake")}, "uri\n  Input should be a valid string"),

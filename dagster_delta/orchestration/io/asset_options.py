@@ -496,9 +496,9 @@ def _find_options(
 
 def _is_another_word(name: str, option: str) -> bool:
     """Whether a key goes on where a short option ends, as `model` and `schemas` do, or is only the
-    first word of one, as `partition` is.
+    first word of one, as `partition` is; `stable` is no `table`.
     """
-    is_longer = name.startswith(option) and len(option) < 7
+    is_longer = len(option) < 7 and (name.startswith(option) or name == "stable")
     return is_longer or (option.startswith(name) and len(option) > len(name) + 1)
 
 

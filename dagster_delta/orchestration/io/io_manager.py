@@ -209,8 +209,8 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             handler_named(default, (*type(self).type_handlers(), *TABLE_TYPES))
         if isinstance(readers := data.get("readers"), list):
             known_readers(readers)
-        _check_place(data)
         super().__init__(**data)
+        _check_place(data)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:  # noqa: ANN401
         """Write the value as one commit.

@@ -123,7 +123,7 @@ def test_a_key_near_an_option_that_is_given_too_is_the_users_own():
 
 @pytest.mark.parametrize(
     "key",
-    ["write_mode", "upsert_options", "table_config", "root_name", "overwrite_schema", "table"],
+    ["write_mode", "upsert_options", "table_config", "root_name", "overwrite_schema"],
 )
 def test_a_key_of_another_integration_is_an_error_that_names_the_page(key):
     with pytest.raises(InvalidArgument, match=rf"asset flights.*{key!r}.*docs/migration\.md"):
