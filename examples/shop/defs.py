@@ -8,10 +8,10 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta import (
     DeltaIOManager,
+    Expectation,
     check_definitions,
     delta_asset_checks,
     delta_change_feed_asset,
@@ -31,7 +31,13 @@ CHANGES = {"delta.enableChangeDataFeed": "true"}
 customer_files = delta_files_asset(
     "customer_files",
     f"{LANDING}/customers/*.csv",
-    columns={"id": "bigint", "name": "string", "city": "string"},
+    columns={
+        "id": "bigint",
+        "name": "string",
+        "city": "string",
+        "changed_at": "timestamp",
+        "op": "string",
+    },
     key_prefix=["bronze"],
     metadata={"table_properties": CHANGES},
 )
@@ -43,69 +49,66 @@ order_files = delta_files_asset(
     metadata={"table_properties": CHANGES},
 )
 
+# Silver: the events of the files, in whatever order they came, become the customers as they are.
+EVENTS = {
+    "sequence_by": "changed_at",
+    "apply_as_deletes": "op = 'D'",
+    "except_column_list": ["op"],
+}
 
-# Silver: one row for each key, the newest. A run reads the rows that are new in bronze.
+
 @delta_change_feed_asset(
     customer_files,
     keys=["id"],
+    mode="auto_cdc",
+    key_prefix=["silver"],
+    metadata={"merge_config": EVENTS},
+)
+def customers(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The customers as they are now."""
+    return changes
+
+
+@delta_change_feed_asset(
+    order_files,
+    keys=["id"],
     returns="rows",
     key_prefix=["silver"],
-    metadata={"table_properties": CHANGES},
+    metadata={
+        "expectations": [
+            Expectation("positive", "amount > 0", on_violation="quarantine"),
+            Expectation("has_customer", "customer IS NOT NULL"),
+        ]
+    },
 )
-def customers(changes: pa.Table) -> pa.Table:
-    """The customers as they are now."""
-    return newest(changes).drop_columns(["_change_type", "_commit_version", "_commit_timestamp"])
-
-
-@delta_change_feed_asset(order_files, keys=["id"], returns="rows", key_prefix=["silver"])
 def orders(changes: pa.Table) -> pa.Table:
-    """The orders; one that was sent twice is here once."""
-    return newest(changes).drop_columns(["_change_type", "_commit_version", "_commit_timestamp"])
-
-
-def newest(changes: pa.Table) -> pa.Table:
-    """The last row of each id."""
+    """The orders; one that was sent twice is here once, and one without an amount is set aside."""
     ordered = changes.append_column("row", pa.array(range(len(changes))))
     last = ordered.group_by("id").aggregate([("row", "max")])["row_max"]
-    return changes.take(last.combine_chunks())
+    newest = changes.take(last.combine_chunks())
+    return newest.drop_columns(["_change_type", "_commit_version", "_commit_timestamp"])
 
 
-# History: every state that a customer has had. Changes are added, and no row is ever rewritten.
-@delta_change_feed_asset(customers, mode="append", on_gap="fail", key_prefix=["silver"])
-def customer_changes(changes: pa.Table) -> pa.Table:
-    """The rows of the customers after each change, and those that were deleted."""
-    return changes.filter(pc.not_equal(changes["_change_type"], "update_preimage"))
-
-
-# A slowly changing dimension of type 2: a row is valid until the next change of its key.
-customer_history = delta_sql_asset(
-    "customer_history",
-    """
-    WITH last_of_commits AS (
-        -- A commit that replaces a row deletes it, too.
-        SELECT *, max(_change_type <> 'delete') OVER (PARTITION BY id, _commit_version) AS remains
-        FROM {changes}
-    ), states AS (
-        SELECT *, lag((name, city)) OVER of_customer AS before,
-            lag(_change_type) OVER of_customer AS change_before
-        FROM last_of_commits WHERE _change_type <> 'delete' OR NOT remains
-        WINDOW of_customer AS (PARTITION BY id ORDER BY _commit_version)
-    ), changed AS (
-        -- A row that was written again as it was is no new state.
-        SELECT * FROM states
-        WHERE before IS DISTINCT FROM (name, city) OR _change_type = 'delete'
-            OR change_before = 'delete'
-    ), ended AS (
-        SELECT *, lead(_commit_timestamp) OVER (PARTITION BY id ORDER BY _commit_version) AS until
-        FROM changed
-    )
-    SELECT id, name, city, _commit_timestamp AS valid_from, until AS valid_to,
-        until IS NULL AS is_current
-    FROM ended WHERE _change_type <> 'delete'
-    """,
-    {"changes": customer_changes},
+# A slowly changing dimension of type 2: a row for each state that a customer has had.
+@delta_change_feed_asset(
+    customer_files,
+    keys=["id"],
+    mode="auto_cdc",
     key_prefix=["gold"],
+    metadata={
+        "merge_config": {
+            **EVENTS,
+            "except_column_list": ["op", "changed_at"],
+            "stored_as_scd_type": 2,
+            "start_at": "valid_from",
+            "end_at": "valid_to",
+        }
+    },
 )
+def customer_history(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The states of the customers, by the time of the source."""
+    return changes
+
 
 # Gold: what the shop asks.
 sales_by_city = delta_sql_asset(
@@ -124,7 +127,6 @@ assets = [
     order_files,
     customers,
     orders,
-    customer_changes,
     customer_history,
     sales_by_city,
 ]

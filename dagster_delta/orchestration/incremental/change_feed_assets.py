@@ -541,12 +541,11 @@ def _apply_events(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         else options.merge_config.model_dump(exclude_unset=True, by_alias=True)
     )
     is_log = [*map(fold_name, given.get("sequence_by") or ())] not in ([], [COMMIT_VERSION_COLUMN])
-    on_spark = is_spark_frame(rows)
-    if is_log:
-        rows = remaining_events_of_frame(rows) if on_spark else remaining_events(rows)
-    else:
-        last: Callable[..., object] = last_events_of_frame if on_spark else last_events
-        rows = last(rows, keys, asset=write.name)
+    remaining: Callable[..., object] = remaining_events
+    last: Callable[..., object] = last_events
+    if is_spark_frame(rows):
+        remaining, last = remaining_events_of_frame, last_events_of_frame
+    rows = remaining(rows) if is_log else last(rows, keys, asset=write.name)
     names = engine_for(rows).schema_of(rows)
     known = [name for name in CHANGE_COLUMNS if names.get(name) is not None]
     defaults: dict[str, Any] = {"keys": list(keys), "sequence_by": COMMIT_VERSION_COLUMN}
