@@ -286,6 +286,7 @@ class _Replay:
             len(self._parts),
             _known_sql,
             opaque=frozenset(opaque),
+            takes_all=plan.takes_all,
         )
         self.marks: list[tuple[str, int]] = []
         """Kind and reference of the sequence of each entry of the memory without a key."""
@@ -434,7 +435,8 @@ class _Replay:
     def check_events(self) -> None:
         """Unite the entries of each event, and refuse events that contradict each other."""
         self.connection.execute(
-            f"CREATE TABLE events AS {_nested('entries', self._query.unite_events())}"
+            "CREATE TABLE events AS SELECT * EXCLUDE (w, first_d) FROM "
+            f"({_nested('entries', self._query.unite_events())}) WHERE rn = 1 OR x = 1"
         )
         if self._rules.replaces_equal:
             return
@@ -453,17 +455,19 @@ class _Replay:
 
     def run(self) -> None:
         """Replay the events."""
+        count = len(self._rules.values) if self._rules.fills_nulls else 0
+        names = ["op", "m", "d", "tp", "p", "q", *(f"tf{i}" for i in range(count))]
+        names += [f"f{i}" for i in range(count)]
+        names += ["tq"] if self._rules.keeps_history else []
+        # Only these columns are sorted and kept.
         self.connection.execute(
-            f"CREATE TABLE replayed AS {_nested('events', self._query.replay())}"
+            f"CREATE TABLE replayed AS SELECT {', '.join(names)}, {self._query.old} AS old "
+            f"FROM ({_nested('events', self._query.replay())}) WHERE op IS NOT NULL OR m = 1"
         )
 
     def table_of(self, where: str) -> pa.Table:
         """Some of what was found, as references to rows."""
-        count = len(self._rules.values) if self._rules.fills_nulls else 0
-        names = ["op", "d", "tp", "p", "q", *(f"tf{i}" for i in range(count))]
-        names += [f"f{i}" for i in range(count)]
-        names += ["tq"] if self._rules.keeps_history else []
-        sql = f"SELECT {', '.join(names)}, {self._query.old} AS old FROM replayed WHERE {where}"
+        sql = f"SELECT * EXCLUDE (m) FROM replayed WHERE {where}"
         table: pa.Table = self.connection.sql(sql).to_arrow_table()
         return table
 

@@ -172,6 +172,8 @@ class ReplayQuery(msgspec.Struct, frozen=True):
     """SQL of `first_value` or `last_value` without nulls, of an expression."""
     opaque: frozenset[str] = frozenset()
     """Columns of which the engine only knows whether they are null."""
+    takes_all: bool = True
+    """Whether there are entries of other keys than those of the events."""
 
     @property
     def _keys(self) -> str:
@@ -202,20 +204,20 @@ class ReplayQuery(msgspec.Struct, frozen=True):
             name: f"CASE WHEN o = 0 THEN row_{name} ELSE {name} END" if stands else name
             for name in compared
         }
-        whole = f"(PARTITION BY {of_event} ORDER BY o, n {_WHOLE})"
         differs = _or(self._differ(name, f"first_{name}") for name in compared)
-        newest = "CASE WHEN o = 3 THEN 0 ELSE 1 END, n DESC, " if self.rules.replaces_equal else ""
-        turn = f"row_number() OVER (PARTITION BY {of_event} ORDER BY {newest}o, n)"
+        # One order serves every window, so that entries are sorted once.
+        ordered = f"PARTITION BY {of_event} ORDER BY o, n"
+        whole = f"({ordered} {_WHOLE})"
+        newest = "CASE WHEN o = 3 THEN 0 ELSE 1 END, CASE WHEN o = 3 THEN n END DESC, o, n"
+        turn = f"({ordered})"
+        if self.rules.replaces_equal:
+            turn = f"(PARTITION BY {of_event} ORDER BY {newest})"
         ends = _numbered("e", self.num_parts)
+        # Of all rows of a table, only those of the keys of events are concerned.
+        touched = [Step({"is_touched": _any("o = 3", self._keys)}), Step(where="is_touched = 1")]
         return [
             *self._settle_latest_rows(),
-            Step(
-                {
-                    "is_touched": _any("o = 3", self._keys),
-                    "has_row": _any("o = 1", of_event),
-                }
-            ),
-            Step(where="is_touched = 1 AND NOT (o = 2 AND has_row = 1)"),
+            *(touched if self.takes_all else []),
             Step(
                 {
                     "first_d": f"first_value(d) OVER {whole}",
@@ -223,10 +225,15 @@ class ReplayQuery(msgspec.Struct, frozen=True):
                         f"first_{name}": f"first_value({sql}) OVER {whole}"
                         for name, sql in recorded.items()
                     },
-                    "rn": turn,
+                    # The end of a row is no event where another row starts: its turn comes later.
+                    "rn": f"row_number() OVER {turn}",
                     "old": f"{self.known('first', 'w')} OVER {whole}",
-                    **{f"old_{e}": f"{self.known('first', e)} OVER {whole}" for e in ends},
-                    "has_memory": _any("o = 0", of_event),
+                    **{
+                        f"old_{e}": f"{self.known('first', f'CASE WHEN o = 1 THEN {e} END')} "
+                        f"OVER {whole}"
+                        for e in ends
+                    },
+                    "has_memory": f"max({_flag('o = 0')}) OVER {whole}",
                 }
             ),
             Step({"x": _flag(f"o = 3 AND (d <> first_d OR (d = 0 AND ({differs})))")}),
@@ -248,7 +255,7 @@ class ReplayQuery(msgspec.Struct, frozen=True):
             Step(
                 {
                     **{name: f"{sql} OVER {whole}" for name, sql in of_row.items()},
-                    "is_known": _any("o = 0 AND d = 0", self._keys),
+                    "is_known": f"max({_flag('o = 0 AND d = 0')}) OVER {whole}",
                 }
             )
         ]

@@ -78,7 +78,9 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _query(self) -> ReplayQuery:
         rules = self.plan.rules
-        return ReplayQuery(rules, len(rules.keys), len(self._leaves), _known_sql)
+        return ReplayQuery(
+            rules, len(rules.keys), len(self._leaves), _known_sql, takes_all=self.plan.takes_all
+        )
 
     def run(self) -> Replayed:
         """What events change."""
