@@ -204,7 +204,11 @@ CASES = {
         f"{TITLE}, deletion vectors",
         ROWS,
         prepare,
-        {"ours": ours("vectors", "arrow"), "delta-spark": delta_spark},
+        {
+            "ours": ours("vectors", "arrow"),
+            "deltalake": deltalake,
+            "delta-spark": delta_spark,
+        },
     ),
     "spark": Case(
         f"{TITLE}, deletion vectors, on Spark",

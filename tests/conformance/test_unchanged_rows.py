@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.errors import ConstraintViolation
+from dagster_delta.errors import ConstraintViolation, InvalidCast
 from tests.conformance.engines import Engine
 from tests.sample_tables import VECTORS
 
@@ -53,6 +55,34 @@ def test_merge_leaves_equal_rows_as_they_are(
     ]
     merge = table.merge(engine.rows(given), "t.id = s.id", skip_unchanged=True)
     assert merge.when_matched_update_all().execute().skipped
+
+
+@pytest.mark.parametrize(
+    ("old", "given"),
+    [
+        (pa.array([Decimal("1.000000000000000001")], pa.decimal128(38, 18)), pa.array([1.0])),
+        (pa.array([1.0], pa.float32()), pa.array([1.0 + 2**-20])),
+        (pa.array([2**53 + 1]), pa.array([2.0**53])),
+    ],
+)
+def test_value_of_another_type_is_no_equal_one(
+    engine: Engine, table: DeltaTable, old: pa.Array, given: pa.Array
+) -> None:
+    table.append(pa.table({"id": [1], "v": old}))
+    source = engine.rows(pa.table({"id": [1], "v": given}))
+    merge = table.merge(source, "t.id = s.id", skip_unchanged=True)
+    merge.when_matched_update({"v": "s.v"}).execute()
+    (found,) = table.snapshot().scan().to_arrow()["v"].to_pylist()
+    assert found == given.cast(old.type)[0].as_py()
+
+
+def test_time_is_not_taken_for_its_day(engine: Engine, table: DeltaTable) -> None:
+    table.append(pa.table({"id": [1], "v": pa.array([dt.date(2026, 1, 1)])}))
+    at = pa.array([dt.datetime(2026, 1, 1, 10)], pa.timestamp("us"))
+    source = engine.rows(pa.table({"id": [1], "v": at}))
+    merge = table.merge(source, "t.id = s.id", skip_unchanged=True)
+    with pytest.raises(InvalidCast, match="of column v"):
+        merge.when_matched_update_all().execute()
 
 
 def test_several_matches_are_refused_although_one_is_equal(

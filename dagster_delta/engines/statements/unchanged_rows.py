@@ -2,7 +2,8 @@
 
 Values are equal as by `<=>` in Spark SQL: null equals null, NaN equals NaN, and -0.0 equals 0.0, so
 the sign of a zero does not change a row. Structs and arrays are compared part by part. Values of
-maps and variants have no equality: a clause that assigns one updates all its rows, and so does one
+maps, variants and texts with a collation have no such equality, nor have values of two types of
+which one loses a part in the other: a clause that assigns one updates all its rows, and so does one
 that computes a value which differs from call to call, such as `rand()`.
 """
 
@@ -19,9 +20,27 @@ from dagster_delta.engines.statements.merge_clauses import (
     MergeNames,
 )
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType, StructType, as_nullable, inner_types
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    StructType,
+    as_nullable,
+    inner_types,
+)
 from dagster_delta.sql.typed import Column, Typed, quote, quote_path, walk
-from dagster_delta.sql.types import VARIANT, VOID, is_integral, is_numeric, sql_type_name
+from dagster_delta.sql.types import (
+    DATE,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    VOID,
+    collation_of,
+    common_type,
+    is_integral,
+    is_numeric,
+    sql_type_name,
+)
 
 
 class UnchangedRows(msgspec.Struct, frozen=True):
@@ -68,6 +87,9 @@ def _equality_of(assignment: Assignment, names: MergeNames) -> str | None:
     stored = names.target.fields_along(assignment.column)
     if len(stored) < len(assignment.column):
         return None
+    if collation_of(names.target.field(assignment.column[0])) is not None:
+        # Texts that a collation takes for equal are not the same.
+        return None
     target, given = stored[-1].data_type, value.data_type
     grown = names.assigned.fields_along(assignment.column)[-1].data_type
     if given is None or not (_is_comparable(target) and _is_comparable(given, of_value=True)):
@@ -81,11 +103,24 @@ def _equality_of(assignment: Assignment, names: MergeNames) -> str | None:
         return f"{old} <=> {new}"
     if is_numeric(target) and is_numeric(given) and is_numeric(grown):
         # Without a cast, so that a value which loses a part is not taken for the old one.
-        exact = is_integral(target) == is_integral(given)
-        return f"{old} <=> {new}" if exact else None
-    if inner_types(target) or inner_types(given):
+        return f"{old} <=> {new}" if _compares_exactly(target, given) else None
+    keeps_all = target == STRING or (given in _TIMES and target in _TIMES[1:])
+    if inner_types(target) or inner_types(given) or not keeps_all:
         return None
     return f"{old} <=> CAST({new} AS {sql_type_name(target)})"
+
+
+_TIMES = (DATE, TIMESTAMP_NTZ, TIMESTAMP)
+
+
+def _compares_exactly(left: DataType, right: DataType) -> bool:
+    """Whether two numbers are only equal if both are the same in the type of either. Decimals are
+    compared with floats as doubles, and with each other in at most 38 digits.
+    """
+    is_decimal = isinstance(left, DecimalType)
+    if is_decimal != isinstance(right, DecimalType) or is_integral(left) != is_integral(right):
+        return False
+    return common_type((left, right)) is not None
 
 
 def equality_of_structs(left: str, right: str, data_type: DataType) -> str:
