@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from dagster_delta.engines.spark.session.session import ship_package
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
-    from dagster_delta.orchestration.catalogs import CatalogResource, UnityCatalogResource
+    from dagster_delta.orchestration.catalogs import (
+        CatalogResource,
+        GlueCatalogResource,
+        UnityCatalogResource,
+    )
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
     from dagster_delta.orchestration.checks.health_asset import delta_health_asset
     from dagster_delta.orchestration.components.computed_assets import (
@@ -172,6 +176,7 @@ __all__ = [
     "FsckConfig",
     "FsspecStorageOptions",
     "GcsStorageOptions",
+    "GlueCatalogResource",
     "Identity",
     "LocalStorageOptions",
     "MergeConfig",
@@ -266,7 +271,7 @@ _MODULES = {
     "orchestration.incremental.upstream_changes": "UpstreamChanges",
     "orchestration.io.audits": "Audit",
     "orchestration.io.column_lineage": "UpstreamColumns sql_column_lineage",
-    "orchestration.catalogs": "CatalogResource UnityCatalogResource",
+    "orchestration.catalogs": "CatalogResource GlueCatalogResource UnityCatalogResource",
     "orchestration.io.io_manager": "DeltaIOManager",
     "orchestration.io.merge_config": "MergeConfig MergeOperationsConfig MergeType",
     "orchestration.io.openlineage": "openlineage_dataset",

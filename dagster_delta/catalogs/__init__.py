@@ -1,11 +1,12 @@
-"""Tables by the names that a catalog gives them: the port of resolvers, and Unity Catalog.
+"""Tables by the names that a catalog gives them: the port of resolvers, Unity Catalog, and Glue.
 
 Tested by `tests/catalogs`.
 """
 
 from __future__ import annotations
 
+from dagster_delta.catalogs.glue_catalog import GlueCatalog
 from dagster_delta.catalogs.resolver import CreatingResolver, TableResolver
 from dagster_delta.catalogs.unity_catalog import UnityCatalog
 
-__all__ = ["CreatingResolver", "TableResolver", "UnityCatalog"]
+__all__ = ["CreatingResolver", "GlueCatalog", "TableResolver", "UnityCatalog"]

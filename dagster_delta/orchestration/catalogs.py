@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from dagster_delta.catalogs import CreatingResolver, TableResolver, UnityCatalog
+from dagster_delta.catalogs import CreatingResolver, GlueCatalog, TableResolver, UnityCatalog
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import (
@@ -137,6 +137,45 @@ class UnityCatalogResource(CatalogResource):
                 timeout_seconds=self.timeout_seconds,
             )
         return self._client
+
+
+class GlueCatalogResource(CatalogResource):
+    """Tables of the Data Catalog of AWS Glue by their names, `database.table`. Other programs
+    create and register them; assets read and write them.
+
+    Examples:
+        DeltaIOManager(catalog=GlueCatalogResource(region="eu-central-1"))
+    """
+
+    name_parts: ClassVar[int] = 2
+
+    region: str | None = Field(
+        default=None, description="Region of the catalog. Default: that of the AWS configuration."
+    )
+    catalog_id: str | None = Field(
+        default=None, description="Id of the account that has the catalog. Default: one's own."
+    )
+    endpoint: str | None = Field(
+        default=None, description="URL of the service, if not Amazon's own."
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(), description="Options of the storage of the tables."
+    )
+
+    def resolve(self, name: str) -> StoreLocation:
+        """Where the table of a name is.
+
+        Raises:
+            TableNotFound: the catalog has no such table.
+            StorageFailure: the catalog refused or failed.
+        """
+        found = GlueCatalog(
+            region=resolve_variable(self.region),
+            catalog_id=resolve_variable(self.catalog_id),
+            endpoint=resolve_variable(self.endpoint),
+            storage_options=self.storage_options.to_options(),
+        )
+        return found.resolve(name)
 
 
 class WritableTables:

@@ -224,7 +224,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         "adaptiveMetadata",
-        "a preview of delta-spark 4.4 that has no specification yet",
+        "the list of files is a tree of manifests as in Iceberg V4 (RFC iceberg-v4-metadata)",
         aliases=("adaptiveMetadata-preview",),
         is_reader_feature=True,
         can_read=False,
