@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 from collections import Counter
@@ -269,3 +270,17 @@ def test_a_merge_takes_the_rows_that_are_as_expected(table: DeltaTable, engine: 
     rows = rows.slice(1, 1)
     assert merged(rules[0]).skipped
     assert _rows_aside(table) == [('{"id":2,"amount":-2.0}', ("positive",))]
+
+
+def test_condition_may_ask_the_clock(engine: Engine, table: DeltaTable) -> None:
+    days = [dt.date(2020, 1, 1), dt.date(2199, 1, 1), None]
+    at = [None if day is None else dt.datetime(day.year, 1, 1, tzinfo=dt.UTC) for day in days]
+    given = pa.table({"day": days, "at": pa.array(at, pa.timestamp("us", "UTC"))})
+    expectations = [
+        Expectation("past_day", "day <= current_date()", on_violation="drop"),
+        Expectation("past", "at IS NULL OR at <= current_timestamp()"),
+    ]
+    result = table.append(engine.rows(given), expectations=expectations)
+    assert result.observed is not None
+    assert result.observed.violations == {"past_day": 2, "past": 1}
+    assert table.snapshot().scan().to_arrow()["day"].to_pylist() == days[:1]

@@ -29,6 +29,7 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.python_values import python_rows
 from dagster_delta.sql.expectation import Expectation
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.filters import parse_filter
 from dagster_delta.storage import open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
@@ -195,12 +196,12 @@ class ObservedReader(AbstractContextManager["ObservedReader"]):
     ) -> None:
         self._reader, self._observer, self._table = to_reader(data), RowObserver(rules), table
         self._schema = nullable_columns(from_arrow_schema(self._reader.schema))
+        moment = dt.datetime.now(dt.UTC)
         self._conditions = [
-            parse_expression(expectation.condition, self._schema, zone)
+            parse_filter(expectation.condition, self._schema, moment, zone)
             for expectation in rules.expectations
         ]
         for condition in self._conditions:
-            condition.check_filter()
             condition.check_embeddable()
         self._left_out = None
         if leaves_out is not None:
