@@ -236,6 +236,10 @@ class AssetOptions:
     """Which rows maintenance may delete, in metadata a mapping of the fields of `Retention`."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
+    update_descriptions: bool = False
+    """Whether each write makes the description of the table and the comments of its columns those
+    of the asset, the columns by its metadata `dagster/column_schema`. New tables have the first in
+    any case."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialization shows, 100 at most."""
     column_statistics: bool = False

@@ -59,6 +59,10 @@ from dagster_delta.orchestration.io.run_facts import (
     partitions_of_run,
     run_facts,
 )
+from dagster_delta.orchestration.io.table_descriptions import (
+    column_comments,
+    update_descriptions,
+)
 from dagster_delta.orchestration.io.table_owner import check_read
 from dagster_delta.orchestration.io.type_handlers import (
     TABLE_TYPES,
@@ -184,6 +188,12 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         description="Number of latest commits that every materialization shows, each with a link "
         "to its run. It reads one file per commit.",
     )
+    update_descriptions: bool = Field(
+        default=False,
+        description="Whether each write makes the description of the table, which a catalog shows, "
+        "and the comments of its columns those of the asset: its description, and its metadata "
+        "dagster/column_schema. New tables have the description in any case.",
+    )
     openlineage: bool = Field(
         default=False,
         description="Send an OpenLineage event for each write, by the package openlineage-python, "
@@ -242,6 +252,9 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         if isinstance(written, NothingWritten):
             report_nothing(context, written)
             return
+        if options.update_descriptions:
+            for text in update_descriptions(write, column_comments(context.definition_metadata)):
+                context.log.warning(text)
         table_name = self._qualified_name(options, *_find_identity(context))
         facts = branch_metadata(self.find_branch(), written.snapshot)
         report_write(context, written, {**work, **facts}, table_name=table_name)
@@ -522,6 +535,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             custom_metadata=self.custom_metadata,
             merge_config=self.merge_config,
             show_history=self.show_history,
+            update_descriptions=self.update_descriptions,
         )
 
     def _open_table(self, uri: str, name: str, version: int | None = None) -> DeltaTable:

@@ -101,7 +101,7 @@ def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> Non
     owner = snapshot.metadata.configuration.get(OWNER_PROPERTY)
     if owner is None or owner in {SHARED, asset_key, *options.renamed_from}:
         return
-    if options.shared_table or options.table_name is not None:
+    if options.shared_table or options.table_name is not None or options.table is not None:
         return
     raise _make_error(asset_key, owner, snapshot, would="read as its own")
 

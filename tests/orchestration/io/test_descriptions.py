@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.delta_table import DeltaTable
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), metadata={"comment": "the key"})])
@@ -37,6 +39,44 @@ def test_a_table_that_is_there_keeps_what_it_says_about_itself(lake, events) -> 
     shown = lake.metadata(lake.materialize(asset))
     assert shown["delta/details"]["description"] == "From elsewhere"
     assert comments_of(shown) == {"id": "the key"}
+
+
+def test_descriptions_of_the_asset_replace_those_of_its_table_on_request(lake, events) -> None:
+    DeltaTable.create(
+        str(lake.root / "public" / "events"),
+        pa.schema([*SCHEMA, ("note", pa.string())]),
+        description="From elsewhere",
+    )
+    columns = dg.TableSchema(
+        [dg.TableColumn("ID", description="of the event"), dg.TableColumn("gone", description="x")]
+    )
+    metadata = {
+        "mode": "append",
+        "update_descriptions": True,
+        "dagster/column_schema": dg.MetadataValue.table_schema(columns),
+    }
+    asset = events(pa.table({"id": [1]}), description="Of the asset", metadata=metadata)
+    assert lake.materialize(asset).success
+    table = lake.table()
+    assert table.metadata().description == "Of the asset"
+    assert [field.comment for field in table.schema()] == ["of the event", None]
+    version = table.version()
+    assert lake.materialize(asset).success
+    assert lake.table().version() == version + 1
+
+
+def test_failure_to_describe_a_table_is_a_warning(lake, events, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise InvalidArgument("no rights")
+
+    monkeypatch.setattr(DeltaTable, "set_description", fail)
+    DeltaTable.create(str(lake.root / "public" / "events"), SCHEMA)
+    metadata = {"update_descriptions": True}
+    asset = events(pa.table({"id": [1]}), description="Of the asset", metadata=metadata)
+    result = lake.materialize(asset)
+    assert result.success
+    logged = [entry.user_message for entry in lake.instance.all_logs(result.run_id)]
+    assert any("were not written to its table: no rights" in message for message in logged)
 
 
 @pytest.mark.spark
