@@ -49,12 +49,11 @@ from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_memory import ChangeMemory
 from dagster_delta.table.operations.create import snapshot_before_creation
 from dagster_delta.table.operations.expectations import ExpectedRows
-from dagster_delta.table.operations.merge import (
+from dagster_delta.table.operations.merge import PlannedMerge, read_source
+from dagster_delta.table.operations.merge_statement import (
     MergeSchemaMode,
     MergeStatement,
-    PlannedMerge,
     merged_configuration,
-    read_source,
 )
 from dagster_delta.table.read.file_planner import FilePlanner, read_plan
 from dagster_delta.table.read.snapshot import Snapshot

@@ -20,7 +20,8 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch import scratch_directory
-from dagster_delta.table.operations.merge import MergeStatement, stage_merge
+from dagster_delta.table.operations.merge import stage_merge
+from dagster_delta.table.operations.merge_statement import MergeStatement
 from dagster_delta.table.operations.replaced_files import (
     removal_metrics,
     remove_partitions,
