@@ -21,10 +21,12 @@ from dagster_delta.orchestration.catalogs import CatalogResource
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.orchestration.definition_checks import check_definitions
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job
 from dagster_delta.orchestration.resources import DeltaTableResource
 from dagster_delta.orchestration.schema_changes import delta_schema_change_job
+from dagster_delta.orchestration.sensors.maintenance_sensor import delta_maintenance_sensor
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.orchestration.sensors.sensors import delta_table_sensor
 from dagster_delta.storage import StoreLocation
@@ -372,3 +374,50 @@ def test_location_that_no_catalog_has_is_refused(catalog, tmp_path):
     with pytest.raises(TableNotFound):
         DeltaTable("uc://a.b.c", storage_options={"catalog": catalog})
     assert not DeltaTable.is_delta_table("uc://a.b.c", storage_options={"catalog": catalog})
+
+
+def test_incremental_assets_checks_and_health_take_a_table_by_name(catalog):
+    manager = DeltaIOManager(catalog=catalog)
+    materialize(manager, orders)
+    place = "catalog://main.shop.orders"
+
+    @delta_change_feed_asset(
+        key=["main", "shop", "copy"], upstream=orders, keys=["id"], mode="merge"
+    )
+    def copy(changes: pa.Table) -> pa.Table:
+        return changes
+
+    @delta_change_feed_asset(
+        key=["main", "shop", "other"],
+        upstream="elsewhere",
+        table=place,
+        storage_options=catalog,
+        keys=["id"],
+        mode="merge",
+    )
+    def other(changes: pa.Table) -> pa.Table:
+        return changes
+
+    spec = dg.AssetSpec(KEY)
+    checks = delta_asset_checks(KEY, table=place, storage_options=catalog, row_count=(1, 2))
+    health = delta_health_asset(tables={"orders": place}, storage_options=catalog)
+    defs = dg.Definitions(
+        assets=[copy, other, spec, health],
+        asset_checks=checks,
+        resources={"io_manager": manager},
+    )
+    result = defs.resolve_implicit_global_asset_job_def().execute_in_process()
+    assert all(found.passed for found in result.get_asset_check_evaluations())
+    for name in ("copy", "other"):
+        table = catalog.table(f"main.shop.{name}")
+        assert table.snapshot().scan().to_arrow().equals(ROWS)
+
+
+def test_maintenance_sensor_measures_a_table_by_name(catalog):
+    materialize(DeltaIOManager(catalog=catalog), orders)
+    sensor = delta_maintenance_sensor(
+        "upkeep", tables={"orders": "catalog://main.shop.orders"}, storage_options=catalog
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        tick = sensor(dg.build_sensor_context(instance=instance))
+    assert "1 tables are within the limits" in tick.skip_reason.skip_message
