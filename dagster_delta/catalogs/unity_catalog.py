@@ -2,13 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from dagster_delta.storage import StoreLocation
+import msgspec
+
+from dagster_delta.catalogs.unity_client import (
+    CatalogRefusal,
+    UnityClient,
+    UnityServer,
+    client_of,
+    join_name,
+    schema_path,
+    split_name,
+    table_path,
+)
+from dagster_delta.catalogs.unity_messages import LoadedTable, StagingTable
+from dagster_delta.catalogs.unity_store import UnityTable
+from dagster_delta.errors import (
+    TableAlreadyExists,
+    TableNotFound,
+    UnsupportedFeature,
+)
+from dagster_delta.storage import (
+    StoreLocation,
+    absolute_uri,
+    check_no_password,
+    local_root,
+    resolve_variable,
+    scheme_of,
+)
+
+_PROTOCOL_VERSION = "1.0"
+_PAGE = 100
+
+
+_Item = TypeVar("_Item")
+
+
+class CatalogColumn(msgspec.Struct, frozen=True):
+    """A column as the catalog describes it."""
+
+    name: str
+    type: str
+    """In the catalog's spelling."""
+    comment: str | None = None
+    nullable: bool = True
+
+
+class CatalogTable(msgspec.Struct, frozen=True):
+    """A table as the catalog describes it."""
+
+    name: str
+    """`catalog.schema.table`."""
+    location: str | None
+    table_type: str
+    """`MANAGED`, `EXTERNAL`, or a kind of view."""
+    format: str | None
+    """`DELTA`, or another format, which cannot be opened."""
+    comment: str | None = None
+    owner: str | None = None
+    columns: tuple[CatalogColumn, ...] = ()
+    properties: Mapping[str, str] = {}
+    table_id: str | None = None
+
+
+class _ColumnInfo(msgspec.Struct):
+    name: str
+    type_text: str = ""
+    comment: str | None = None
+    nullable: bool = True
+
+
+class _TableInfo(msgspec.Struct):
+    """A table in the API before the Delta API."""
+
+    name: str
+    catalog_name: str
+    schema_name: str
+    table_type: str = ""
+    data_source_format: str | None = None
+    storage_location: str | None = None
+    comment: str | None = None
+    owner: str | None = None
+    columns: tuple[_ColumnInfo, ...] | None = None
+    properties: dict[str, str] | None = None
+    table_id: str | None = None
+
+    def describe(self) -> CatalogTable:
+        return CatalogTable(
+            name=join_name(self.catalog_name, self.schema_name, self.name),
+            location=self.storage_location,
+            table_type=self.table_type,
+            format=self.data_source_format,
+            comment=self.comment,
+            owner=self.owner,
+            columns=tuple(
+                CatalogColumn(column.name, column.type_text, column.comment, column.nullable)
+                for column in self.columns or ()
+            ),
+            properties=self.properties or {},
+            table_id=self.table_id,
+        )
+
+
+class _Named(msgspec.Struct):
+    name: str
 
 
 class UnityCatalog:
-    """A server of Unity Catalog, of Databricks or open source.
+    """A server of Unity Catalog, of Databricks or open source. It holds no connection: it can be
+    pickled, and it shows no secret.
 
     Args:
         uri: address of the server, `https://…`, without a path.
@@ -17,8 +123,15 @@ class UnityCatalog:
         client_secret: of the service principal.
         oauth_uri: where the service principal gets tokens; `<uri>/oidc/v1/token` by default.
         storage_options: options of the storage that the catalog does not give, for example an
-            endpoint or a region; also credentials, if the server vends none.
+            endpoint or a region.
+        vend_credentials: whether the catalog gives the credentials of the storage; if False, they
+            are among the storage options, or the environment's.
+        ca_bundle: path of certificates to trust instead of the system's.
         timeout_seconds: limit of a request.
+        allow_http: whether the token may travel to another machine without TLS.
+
+    Raises:
+        InvalidArgument: the address or the credentials cannot be used.
     """
 
     def __init__(
@@ -30,14 +143,211 @@ class UnityCatalog:
         client_secret: str | None = None,
         oauth_uri: str | None = None,
         storage_options: Mapping[str, object] | None = None,
+        vend_credentials: bool = True,
+        ca_bundle: str | os.PathLike[str] | None = None,
         timeout_seconds: float = 60,
+        allow_http: bool = False,
     ) -> None:
-        raise NotImplementedError
+        token, client_id, client_secret, oauth_uri = (
+            None if value is None else str(resolve_variable(value))
+            for value in (token, client_id, client_secret, oauth_uri)
+        )
+        self._server = UnityServer(
+            str(resolve_variable(uri)).rstrip("/"),
+            token=token,
+            client_id=client_id,
+            client_secret=client_secret,
+            oauth_uri=oauth_uri,
+            ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle),
+            timeout_seconds=timeout_seconds,
+            allow_http=allow_http,
+        )
+        self._server.check()
+        self._storage_options = dict(storage_options or {})
+        self._vends = vend_credentials
+
+    def __repr__(self) -> str:
+        return f"UnityCatalog({self._server.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """Address of the server."""
+        return self._server.uri
+
+    @property
+    def _client(self) -> UnityClient:
+        return client_of(self._server)
 
     def resolve(self, name: str) -> StoreLocation:
-        """Where a table is, and the options to open it with, credentials included."""
-        raise NotImplementedError
+        """Where a table is, and the options to open it with. They name the table in the catalog,
+        which gives credentials for its storage and renews them, here and on executors.
+
+        Args:
+            name: `catalog.schema.table`.
+
+        Raises:
+            TableNotFound: the catalog has no such table.
+            InvalidArgument: the name does not have three parts.
+            UnsupportedFeature: the table is not a Delta table.
+            StorageFailure: the catalog refused or failed.
+        """
+        catalog, _, _ = split_name(name)
+        if not self._has_delta_api(catalog):
+            return self._resolve_older(name)
+        try:
+            found = self._client.get(table_path(name), LoadedTable).metadata
+        except CatalogRefusal as refusal:
+            if refusal.kind != "UnsupportedTableFormatException":
+                raise
+            raise UnsupportedFeature(
+                f"{name} is not a Delta table, or one that the catalog does not give to Delta "
+                f"clients: {refusal.message}"
+            ) from refusal
+        return self._locate(
+            UnityTable(
+                self._server,
+                name,
+                found.location,
+                found.table_uuid,
+                "catalog" if found.is_catalog_managed else "storage",
+            )
+        )
 
     def new_table(self, name: str, location: str | None = None) -> StoreLocation:
-        """Where a new table is to be created; its first commit registers it."""
-        raise NotImplementedError
+        """Where a new table is to be created; its first commit registers it. A table that the
+        catalog manages gets what the catalog requires and suggests: deletion vectors, in-commit
+        timestamps, V2 checkpoints, row tracking and column mapping.
+
+        Args:
+            name: `catalog.schema.table`.
+            location: URI of an external table; None for a table that the catalog manages.
+
+        Raises:
+            TableAlreadyExists: the catalog has a table of the name.
+            TableNotFound: the catalog or the schema does not exist.
+            UnsupportedFeature: the server creates no tables for Delta clients.
+            StorageFailure: the catalog refused or failed.
+        """
+        catalog, schema, table = split_name(name)
+        if not self._has_delta_api(catalog):
+            raise UnsupportedFeature(
+                f"the server {self.uri} lacks the Delta API of Unity Catalog (0.5 or newer), by "
+                f"which tables are created; create {name} there by SQL, then write to it"
+            )
+        if self.has_table(name):
+            raise TableAlreadyExists(f"{name} is in the catalog already: open it by resolve")
+        if location is not None:
+            check_no_password(location)
+            is_local = scheme_of(location) in (None, "file")
+            uri = f"file://{local_root(location)}" if is_local else absolute_uri(location)
+            return self._locate(
+                UnityTable(self._server, name, uri, None, commits="storage", is_new=True)
+            )
+        path = f"{schema_path(catalog, schema)}/staging-tables"
+        # Another request gets another place: nothing refers to the first.
+        staged = self._client.post(path, {"name": table}, StagingTable, repeats=True)
+        return self._locate(
+            UnityTable(
+                self._server,
+                name,
+                staged.location,
+                staged.table_id,
+                is_new=True,
+                properties=staged.new_table_properties(),
+            )
+        )
+
+    def has_table(self, name: str) -> bool:
+        """Whether the catalog has a table of the name, of whatever format."""
+        try:
+            self._client.get_older(f"/tables/{_older_name(name)}", object)
+        except TableNotFound:
+            return False
+        return True
+
+    def table(self, name: str) -> CatalogTable:
+        """A table as the catalog describes it. Raises TableNotFound, StorageFailure."""
+        return self._client.get_older(f"/tables/{_older_name(name)}", _TableInfo).describe()
+
+    def list_tables(self, catalog: str, schema: str | None = None) -> list[CatalogTable]:
+        """The tables of a catalog or a schema, of every format, in the order of their names.
+
+        Raises:
+            TableNotFound: there is no such catalog or schema.
+            StorageFailure: the catalog refused or failed.
+        """
+        schemas = self.list_schemas(catalog) if schema is None else [schema]
+        found = list[CatalogTable]()
+        for name in schemas:
+            query = {"catalog_name": catalog, "schema_name": name}
+            listed = self._list("/tables", "tables", query, _TableInfo)
+            found += [info.describe() for info in listed]
+        return sorted(found, key=lambda table: table.name)
+
+    def list_schemas(self, catalog: str) -> list[str]:
+        """The names of the schemas of a catalog. Raises as `list_tables` does."""
+        query = {"catalog_name": catalog}
+        return sorted(found.name for found in self._list("/schemas", "schemas", query, _Named))
+
+    def list_catalogs(self) -> list[str]:
+        """The names of the catalogs. Raises StorageFailure."""
+        return sorted(found.name for found in self._list("/catalogs", "catalogs", {}, _Named))
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table from the catalog, which deletes the files of a table that it manages.
+
+        Raises:
+            TableNotFound: the catalog has no such table.
+            StorageFailure: the catalog refused or failed.
+        """
+        self._client.delete(table_path(name))
+
+    def _locate(self, table: UnityTable) -> StoreLocation:
+        table = msgspec.structs.replace(table, vends_credentials=self._vends)
+        check_no_password(table.location)
+        options = {**self._storage_options, **table.to_options()}
+        return StoreLocation(table.location, options)
+
+    def _has_delta_api(self, catalog: str) -> bool:
+        query = {"catalog": catalog, "protocol-versions": _PROTOCOL_VERSION}
+        try:
+            self._client.get("/config", object, query)
+        except CatalogRefusal as refusal:
+            if refusal.status == 404 or refusal.kind == "InvalidParameterValueException":
+                return False
+            raise
+        return True
+
+    def _resolve_older(self, name: str) -> StoreLocation:
+        info = self._client.get_older(f"/tables/{_older_name(name)}", _TableInfo)
+        if info.data_source_format != "DELTA" or not info.storage_location:
+            raise UnsupportedFeature(
+                f"{name} is not a Delta table with files of its own, but "
+                f"{info.data_source_format or info.table_type}"
+            )
+        return self._locate(
+            UnityTable(
+                self._server,
+                name,
+                info.storage_location,
+                info.table_id,
+                commits="storage",
+                is_older=True,
+            )
+        )
+
+    def _list(
+        self, path: str, key: str, query: Mapping[str, object], item: type[_Item]
+    ) -> Iterator[_Item]:
+        token: str | None = None
+        while True:
+            asked = {**query, "max_results": _PAGE, **({"page_token": token} if token else {})}
+            answer = self._client.get_older(path, dict[str, Any], asked)
+            yield from msgspec.convert(answer.get(key) or [], list[item])  # type: ignore[valid-type]
+            token = answer.get("next_page_token")
+            if not token:
+                return
+
+
+def _older_name(name: str) -> str:
+    return quote(".".join(split_name(name)), safe="")

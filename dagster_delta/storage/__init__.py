@@ -5,6 +5,7 @@ Tested by `tests/storage`.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 
@@ -34,11 +35,22 @@ __all__ = [
     "check_no_password",
     "check_place",
     "holds_password",
+    "is_of_catalog",
     "local_root",
     "open_store",
     "resolve_variable",
     "scheme_of",
 ]
+
+
+_OPENERS = {"unity_catalog_table": "dagster_delta.catalogs.unity_store:open_unity_table"}
+"""The functions that open the tables of catalogs, by an option that only those have. By name, as
+catalogs are built on stores."""
+
+
+def is_of_catalog(storage_options: Mapping[str, object]) -> bool:
+    """Whether options name a table of a catalog, which gives the credentials of its storage."""
+    return not _OPENERS.keys().isdisjoint(storage_options)
 
 
 def open_store(
@@ -70,6 +82,12 @@ def open_store(
     if (name := catalog_name(location)) is not None or "catalog" in storage_options:
         found = _find_in_catalog(location, name, storage_options)
         return open_store(found.uri, found.options)
+    for option in storage_options.keys() & _OPENERS.keys():
+        module, _, function = _OPENERS[option].partition(":")
+        opened: ObjectStore = getattr(importlib.import_module(module), function)(
+            location, storage_options
+        )
+        return opened
     match scheme_of(location):
         case None | "file":
             from dagster_delta.storage.local_store import LocalStore

@@ -13,7 +13,7 @@ import errno
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 
@@ -237,6 +237,29 @@ class CopyingStore(Protocol):
         Raises:
             FileNotFoundError: there is no such object.
         """
+
+
+MaintenanceWork = Literal["DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"]
+"""Maintenance that a catalog may leave to itself: OPTIMIZE and REORG, VACUUM, and the clean-up of
+the log."""
+
+
+@runtime_checkable
+class CatalogLogStore(Protocol):
+    """Optional part of a store: the log is one whose commits a catalog takes."""
+
+    def new_table_properties(self) -> Mapping[str, str]:
+        """What a commit that creates or replaces the table has to set: properties, and features as
+        `delta.feature.<name>`.
+        """
+
+    def allows(self, work: MaintenanceWork) -> bool:
+        """Whether the catalog permits clients to do the work."""
+
+
+def is_in_catalog(store: ObjectStore) -> TypeGuard[CatalogLogStore]:
+    """Whether commits of the table go through a catalog."""
+    return isinstance(store, CatalogLogStore)
 
 
 class FetchBudget:

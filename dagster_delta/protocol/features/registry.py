@@ -48,7 +48,7 @@ class TableFeature(msgspec.Struct, frozen=True):
     requires: str | None = None
     """The feature that it depends on; a protocol lists both."""
     needs_catalog: bool = False
-    """Whether the table belongs to a catalog and cannot be opened by path."""
+    """Whether the table belongs to a catalog, and is refused where it is opened by path."""
 
 
 TABLE_FEATURES: tuple[TableFeature, ...] = (
@@ -235,8 +235,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         "commits go through the table's catalog",
         aliases=("catalogOwned", "catalogOwned-preview"),
         is_reader_feature=True,
-        can_read=False,
-        can_write=False,
         needs_catalog=True,
     ),
 )
@@ -284,17 +282,20 @@ def _is_implied(feature: TableFeature, protocol: Protocol) -> bool:
     return floor is not None and floor <= version < TABLE_FEATURES_WRITER_VERSION
 
 
-def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
+def check_readable(
+    protocol: Protocol, *, table: str, version: int, in_catalog: bool = False
+) -> None:
     """Refuse a table that this library might read wrongly.
 
     Args:
         protocol: of the table.
         table: URI of the table, without credentials, for the message.
         version: table version of the protocol.
+        in_catalog: whether the table was opened through the catalog that manages it.
 
     Raises:
         UnsupportedReaderVersion: minReaderVersion is not 1, 2 or 3.
-        CatalogRequired: the table belongs to a catalog.
+        CatalogRequired: the table belongs to a catalog, and was opened by path.
         UnsupportedFeature: a listed reader feature is unknown, not implemented, or only for
             writers.
         InvalidTable: the versions and the lists of features contradict each other.
@@ -320,6 +321,7 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
         for name in _reader_list(protocol)
         if (feature := find_feature(name)) is None
         or not (feature.can_read and feature.is_reader_feature)
+        or (feature.needs_catalog and not in_catalog)
     ]
     if unreadable:
         raise _describe_refusal("read", unreadable, table=table, version=version)
@@ -365,8 +367,9 @@ def _describe_refusal(
     rows = {name: find_feature(name) for name in names}
     if owned := [name for name, row in rows.items() if row is not None and row.needs_catalog]:
         return CatalogRequired(
-            f"the table belongs to a catalog (feature {', '.join(owned)}), and dagster_delta "
-            f"{__version__} opens tables by path; open it through its catalog",
+            f"the table belongs to a catalog (feature {', '.join(owned)}), which has its newest "
+            "commits, and was opened by path; open it by its name: "
+            'UnityCatalog(uri).resolve("catalog.schema.table") gives the location and the options',
             table=table,
             version=version,
         )
@@ -382,13 +385,16 @@ def _describe_refusal(
     )
 
 
-def check_writable(protocol: Protocol, *, table: str, version: int) -> None:
+def check_writable(
+    protocol: Protocol, *, table: str, version: int, in_catalog: bool = False
+) -> None:
     """Refuse a table that this library might write wrongly, before anything is written.
 
     Args:
         protocol: of the table.
         table: URI of the table, without credentials, for the message.
         version: table version of the protocol.
+        in_catalog: as for `check_readable`.
 
     Raises:
         UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
@@ -396,7 +402,7 @@ def check_writable(protocol: Protocol, *, table: str, version: int) -> None:
             `check_readable` raises, since a writer must read the table first.
         InvalidTable: the versions and the lists of features contradict each other.
     """
-    check_readable(protocol, table=table, version=version)
+    check_readable(protocol, table=table, version=version, in_catalog=in_catalog)
     if not 1 <= protocol.min_writer_version <= TABLE_FEATURES_WRITER_VERSION:
         raise UnsupportedWriterVersion(
             f"the table needs writer version {protocol.min_writer_version}, and dagster_delta "

@@ -212,10 +212,14 @@ class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
         modes = (self.column_mapping_mode, older.column_mapping_mode)
         return self.with_schema(with_existing_defaults_of(self.schema, older.schema, *modes))
 
-    def check_readable(self, *, table: str, version: int) -> None:
-        """Refuse a table that this library might read wrongly."""
+    def check_readable(self, *, table: str, version: int, in_catalog: bool = False) -> None:
+        """Refuse a table that this library might read wrongly. `in_catalog` says that it was opened
+        through the catalog that manages it.
+        """
         # Check the protocol first: an unknown feature may use types that the parser does not know.
-        table_features.check_readable(self.protocol, table=table, version=version)
+        table_features.check_readable(
+            self.protocol, table=table, version=version, in_catalog=in_catalog
+        )
         try:
             self._check_schema()
         except (InvalidTable, UnsupportedFeature) as error:
@@ -259,10 +263,12 @@ class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
         """Whether columns are timestamps in nanoseconds, which are read in microseconds."""
         return has_nanoseconds(self.metadata.schema_string)
 
-    def check_writable(self, *, table: str, version: int) -> None:
+    def check_writable(self, *, table: str, version: int, in_catalog: bool = False) -> None:
         """Refuse a table that this library might write wrongly."""
-        self.check_readable(table=table, version=version)
-        table_features.check_writable(self.protocol, table=table, version=version)
+        self.check_readable(table=table, version=version, in_catalog=in_catalog)
+        table_features.check_writable(
+            self.protocol, table=table, version=version, in_catalog=in_catalog
+        )
         if self.has_nanoseconds:
             raise UnsupportedFeature(
                 "the table has timestamps in nanoseconds, which dagster_delta reads in "

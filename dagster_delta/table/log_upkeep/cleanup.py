@@ -31,8 +31,9 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
 from dagster_delta.storage.file_publication import is_temporary_file
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
+from dagster_delta.table.catalog_rules import allows_maintenance, check_maintenance
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
@@ -103,7 +104,11 @@ def clean_log(
     error of the store, the remaining log is valid.
     """
     configuration = snapshot.configuration
-    configuration.check_writable(table=store.location.uri, version=snapshot.version)
+    in_catalog = is_in_catalog(store)
+    configuration.check_writable(
+        table=store.location.uri, version=snapshot.version, in_catalog=in_catalog
+    )
+    check_maintenance(store, "METADATA_CLEANUP", "the clean-up of the log")
     properties, table = configuration.properties, store.location.uri
     if enforce_retention and not properties.enable_expired_log_cleanup:
         raise InvalidArgument(
@@ -194,6 +199,8 @@ def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
     """
     properties = snapshot.configuration.properties
     if not properties.enable_expired_log_cleanup:
+        return None
+    if not allows_maintenance(snapshot.store, "METADATA_CLEANUP"):
         return None
     cutoff_ms = midnight_before(clock() - properties.log_retention_ms)
     if not _has_expired(snapshot.store, cutoff_ms):
@@ -313,7 +320,8 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
     if cut not in listing.checkpoints:
         old = snapshot_of_segment(store, listing.segment(cut, table=table))
         # A checkpoint under a protocol that this library does not know could lack something.
-        old.configuration.check_writable(table=table, version=cut)
+        in_catalog = is_in_catalog(store)
+        old.configuration.check_writable(table=table, version=cut, in_catalog=in_catalog)
         write_checkpoint(old, now_ms=now_ms)
     segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
     if segment.checkpoint is not None:

@@ -40,6 +40,7 @@ from dagster_delta.protocol.values.partition_values import (
     serialize_partition_value,
 )
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.catalog_rules import with_catalog_properties
 from dagster_delta.table.log.reader import has_log
 from dagster_delta.table.programs import lines_about_properties
 from dagster_delta.table.transaction.transaction import Transaction
@@ -107,7 +108,11 @@ def convert(
     def define(columns: StructType) -> TableConfiguration:
         schema = StructType((*_leave_out(columns, partitions), *partitions))
         configuration = define_table(
-            msgspec.structs.replace(definition, schema=schema),
+            msgspec.structs.replace(
+                definition,
+                schema=schema,
+                properties=with_catalog_properties(opened, properties),
+            ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms(),
             values=EMBEDDED_VALUES,

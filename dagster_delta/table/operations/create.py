@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from dagster_delta.clock import now_ms
 from dagster_delta.engines.embedded_values import EMBEDDED_VALUES
 from dagster_delta.errors import CommitConflict, InvalidArgument, TableAlreadyExists
@@ -23,6 +25,8 @@ from dagster_delta.evolution.table_definition import TableDefinition, define_tab
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
+from dagster_delta.table.catalog_rules import with_catalog_properties
 from dagster_delta.table.operations.clustering import define_clustering
 from dagster_delta.table.read.snapshot import Snapshot, before_creation
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.column_definition import Column
     from dagster_delta.protocol.actions import DomainMetadata
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
-    from dagster_delta.storage.object_store import ObjectStore
     from dagster_delta.table.table_handle import TableHandle
 
 CreateMode = Literal["error", "ignore", "replace"]
@@ -103,7 +106,7 @@ def create_table(
     if existing is not None and mode == "error":
         raise _already_exists(store)
     transaction = Transaction(store, existing)
-    configuration, domains = define_new_table(definition, existing)
+    configuration, domains = define_new_table(store, definition, existing)
     transaction.stage_configuration(configuration)
     transaction.stage_domain(*domains)
     if existing is not None:
@@ -114,7 +117,7 @@ def create_table(
         return transaction.commit(
             "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
             parameters={
-                "isManaged": False,
+                "isManaged": is_in_catalog(store),
                 "description": definition.description,
                 "partitionBy": list(configuration.partition_columns),
                 "clusterBy": list(definition.cluster_by),
@@ -131,11 +134,12 @@ def create_table(
 
 
 def define_new_table(
-    definition: TableDefinition, existing: Snapshot | None
+    store: ObjectStore, definition: TableDefinition, existing: Snapshot | None
 ) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
     """The configuration and the metadata domains of a new table, which may replace one."""
+    properties = with_catalog_properties(store, definition.properties)
     configuration = define_table(
-        definition,
+        replace(definition, properties=properties),
         table_id=str(uuid.uuid4()),
         created_time_ms=now_ms(),
         values=EMBEDDED_VALUES,
@@ -148,7 +152,7 @@ def snapshot_before_creation(
     store: ObjectStore, definition: TableDefinition
 ) -> tuple[Snapshot, tuple[DomainMetadata, ...]]:
     """A table without a version, for the statement whose commit creates it; its domains."""
-    configuration, domains = define_new_table(definition, None)
+    configuration, domains = define_new_table(store, definition, None)
     return before_creation(store, configuration), domains
 
 

@@ -24,6 +24,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
+from dagster_delta.table.catalog_rules import allows_maintenance, check_maintenance
 from dagster_delta.table.log_upkeep.post_commit import logged_failure
 from dagster_delta.table.operations.clustering import plan_cubes, table_clustering
 from dagster_delta.table.operations.rewrite_files import (
@@ -162,6 +163,7 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     """
     # This refuses tables that the library cannot write.
     Transaction(snapshot.store, snapshot, clock=clock)
+    check_maintenance(snapshot.store, "DATA_REORGANIZATION", "OPTIMIZE")
     for option, names in (("zorder_by", options.zorder_by), ("sort_by", options.sort_by)):
         if isinstance(names, str):
             raise InvalidArgument(f"{option} is a list of columns; write [{names!r}]")
@@ -336,6 +338,8 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
         properties = snapshot.configuration.properties
         asked = properties.auto_compact != "false" or properties.auto_optimize
         if result.skipped or not asked:
+            return None
+        if not allows_maintenance(snapshot.store, "DATA_REORGANIZATION"):
             return None
         small_bytes = int(target_file_size(snapshot.configuration) * _SMALL_SHARE)
         limit = integer_scalar(small_bytes)

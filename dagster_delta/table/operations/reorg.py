@@ -30,6 +30,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.table.catalog_rules import check_maintenance
 from dagster_delta.table.operations.rewrite_files import (
     GroupRewrite,
     OptimizeProgress,
@@ -118,6 +119,7 @@ def reorganize_table(snapshot: Snapshot, options: ReorgOptions, *, clock: Clock)
     """
     # This refuses tables that the library cannot write.
     Transaction(snapshot.store, snapshot, clock=clock)
+    check_maintenance(snapshot.store, "DATA_REORGANIZATION", "REORG")
     target = choose_target_size(snapshot.configuration, options.target_file_size_bytes)
     options.engine.check_reachable(snapshot.store)
     files = snapshot.scan(where=options.where).files()

@@ -30,8 +30,9 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import FILES_PER_DELETE, delete_with_checksums
+from dagster_delta.table.catalog_rules import check_maintenance
 from dagster_delta.table.log.columns import listed_files
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, read_versions
@@ -170,7 +171,11 @@ def vacuum_table(
     """
     # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
     # without vacuumProtocolCheck: a feature that is not known may refer to files.
-    snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
+    in_catalog = is_in_catalog(store)
+    snapshot.configuration.check_writable(
+        table=store.location.uri, version=snapshot.version, in_catalog=in_catalog
+    )
+    check_maintenance(store, "DATA_CLEANUP", "VACUUM")
     retention_ms = retention_in_ms(
         options.retention_hours,
         snapshot.configuration.properties.deleted_file_retention_ms,

@@ -28,6 +28,7 @@ from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
+from dagster_delta.table.catalog_rules import with_catalog_properties
 from dagster_delta.table.operations.expectations import ExpectedRows
 from dagster_delta.table.operations.write_planning import (
     WriteOptions,
@@ -304,10 +305,14 @@ class RowWrite:
     def _planned_configuration(
         self, snapshot: Snapshot | None, schema: StructType
     ) -> TableConfiguration:
+        options = self.options
+        if snapshot is None:
+            properties = with_catalog_properties(self.store, options.properties)
+            options = replace(options, properties=properties)
         return plan_configuration(
             None if snapshot is None else snapshot.configuration,
             schema,
-            self.options,
+            options,
             now_ms=self.clock(),
             next_version=0 if snapshot is None else snapshot.version + 1,
         )

@@ -37,8 +37,9 @@ from dagster_delta.protocol.log.commit_file import CommitContents
 from dagster_delta.protocol.log.commit_writer import PendingActions
 from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import CreatedFiles
+from dagster_delta.table.catalog_rules import check_contract
 from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
@@ -120,7 +121,9 @@ class Transaction:
             )
         if self.snapshot is not None:
             self.snapshot.configuration.check_writable(
-                table=self.store.location.uri, version=self.snapshot.version
+                table=self.store.location.uri,
+                version=self.snapshot.version,
+                in_catalog=is_in_catalog(self.store),
             )
             self.snapshot.check_newest_commit()
 
@@ -171,7 +174,9 @@ class Transaction:
         configuration.check_writable(
             table=self.store.location.uri,
             version=0 if self.read_version is None else self.read_version + 1,
+            in_catalog=is_in_catalog(self.store),
         )
+        check_contract(self.store, configuration)
         check_iceberg_compat(configuration)
         if not force:
             # Imported late: most commits change no configuration.

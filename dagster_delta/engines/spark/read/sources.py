@@ -35,6 +35,7 @@ from dagster_delta.engines.spark.session.errors import (
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
 from dagster_delta.errors import FILE_MISSING, DataFileMissing
 from dagster_delta.protocol.values.partition_values import encode_uri
+from dagster_delta.storage import is_of_catalog
 from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import StoreLocation
@@ -106,6 +107,9 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     Returns:
         None if Hadoop would reach the storage in another way, or as another identity.
     """
+    if is_of_catalog(location.options):
+        # Of the clouds only: others need no settings.
+        return {} if scheme_of(location.uri) in _BUILT_IN_SCHEMES | {None} else None
     scheme = scheme_of(location.uri)
     if scheme == "hdfs":
         # It needs obstore, which Spark on local disks may lack.

@@ -1,0 +1,174 @@
+"""Credentials of a storage that Unity Catalog gives for a while, renewed before they expire.
+
+They are a credential provider of the cloud's options (see `storage.cloud.options`): the client asks
+again minutes before the end, in a job of hours and on executors alike.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from urllib.parse import quote
+
+import msgspec
+
+from dagster_delta.catalogs.unity_client import (
+    CatalogRefusal,
+    UnityServer,
+    client_of,
+    table_path,
+)
+from dagster_delta.catalogs.unity_messages import Credentials, StorageCredential
+from dagster_delta.errors import StorageFailure
+
+_NAMES = {
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+    "azure.sas-token": "sas_token",
+    "gcs.oauth-token": "token",
+}
+"""The catalog's names of credentials, and those of the clouds' providers."""
+_RENEWED_SECONDS = 300
+"""Credentials are asked for again so long before they expire."""
+
+
+class CredentialSource(msgspec.Struct, frozen=True):
+    """Where to ask for credentials. Picklable and hashable: it is an option of a store, which opens
+    the same bucket once for each source.
+    """
+
+    server: UnityServer
+    location: str
+    """URI of the table."""
+    table: str | None = None
+    """Name of the table."""
+    staging_id: str | None = None
+    """Id of a table that is being created, until the catalog has it by its name."""
+    older_table_id: str | None = None
+    """Id of the table, for servers without the Delta API."""
+
+    def __call__(self) -> Mapping[str, object]:
+        """The credentials now, in the names of the clouds' options, and `expires_at`.
+
+        Raises:
+            StorageFailure: the catalog gave none.
+        """
+        found = _held_by(self, os.getpid()).current()
+        names = {_NAMES[key]: value for key, value in found.config.items() if key in _NAMES}
+        given = {name: value for name, value in names.items() if value}
+        if not given:
+            raise StorageFailure(
+                "Unity Catalog gives no credentials for the storage of the table: pass "
+                "storage_options with credentials of your own, and vend_credentials=False",
+                table=self.location,
+            )
+        expires_ms = found.expiration_time_ms
+        return {
+            **given,
+            "expires_at": expires_ms and datetime.fromtimestamp(expires_ms / 1000, UTC),
+        }
+
+    def fetch(self) -> StorageCredential:
+        """New credentials, those for the longest prefix of the location."""
+        client = client_of(self.server)
+        if self.older_table_id is not None:
+            return self._fetch_older()
+        if self.staging_id is not None:
+            path = f"/staging-tables/{quote(self.staging_id, safe='')}/credentials"
+            answer = client.get(path, Credentials)
+        elif self.table is not None:
+            path = f"{table_path(self.table)}/credentials"
+            try:
+                answer = client.get(path, Credentials, {"operation": "READ_WRITE"})
+            except CatalogRefusal as refusal:
+                if refusal.status != 403:
+                    raise
+                answer = client.get(path, Credentials, {"operation": "READ"})
+        else:
+            query = {"location": self.location, "operation": "PATH_CREATE_TABLE"}
+            answer = client.get("/temporary-path-credentials", Credentials, query)
+        fitting = [
+            credential
+            for credential in answer.storage_credentials
+            if _is_below(self.location, credential.prefix)
+        ]
+        return max(fitting, key=lambda found: len(found.prefix), default=StorageCredential())
+
+    def _fetch_older(self) -> StorageCredential:
+        client = client_of(self.server)
+        for operation in ("READ_WRITE", "READ"):
+            body = {"table_id": self.older_table_id, "operation": operation}
+            try:
+                found = client.post_older("/temporary-table-credentials", body, _OlderCredentials)
+            except CatalogRefusal as refusal:
+                if refusal.status != 403 or operation == "READ":
+                    raise
+            else:
+                return found.as_credential(self.location)
+        raise AssertionError
+
+
+def _is_below(location: str, prefix: str) -> bool:
+    return f"{location.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/") if prefix else True
+
+
+class _OlderAws(msgspec.Struct):
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+
+
+class _OlderToken(msgspec.Struct):
+    sas_token: str = ""
+    oauth_token: str = ""
+
+
+class _OlderCredentials(msgspec.Struct):
+    """Credentials of the API before the Delta API."""
+
+    aws_temp_credentials: _OlderAws | None = None
+    azure_user_delegation_sas: _OlderToken | None = None
+    gcp_oauth_token: _OlderToken | None = None
+    expiration_time: int | None = None
+
+    def as_credential(self, location: str) -> StorageCredential:
+        aws = self.aws_temp_credentials or _OlderAws()
+        config = {
+            "s3.access-key-id": aws.access_key_id,
+            "s3.secret-access-key": aws.secret_access_key,
+            "s3.session-token": aws.session_token,
+            "azure.sas-token": (self.azure_user_delegation_sas or _OlderToken()).sas_token,
+            "gcs.oauth-token": (self.gcp_oauth_token or _OlderToken()).oauth_token,
+        }
+        return StorageCredential(location, "", self.expiration_time, {**config})
+
+
+class _HeldCredentials:
+    """The credentials of one source in this process. Thread-safe."""
+
+    def __init__(self, source: CredentialSource) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._found: StorageCredential | None = None
+
+    def current(self) -> StorageCredential:
+        """Credentials that do not expire within minutes; others are asked for if need be."""
+        with self._lock:
+            if self._found is None or self._expires_soon(self._found):
+                self._found = self._source.fetch()
+            return self._found
+
+    @staticmethod
+    def _expires_soon(found: StorageCredential) -> bool:
+        expires_ms = found.expiration_time_ms
+        return expires_ms is not None and expires_ms / 1000 - time.time() < _RENEWED_SECONDS
+
+
+@lru_cache(maxsize=1024)
+def _held_by(source: CredentialSource, _process: int) -> _HeldCredentials:
+    return _HeldCredentials(source)

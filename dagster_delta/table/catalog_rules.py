@@ -1,0 +1,73 @@
+"""What a catalog that takes the commits of a table demands of its statements.
+
+Spec: Catalog-managed tables (writer requirements; maintenance operations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.storage.object_store import MaintenanceWork, ObjectStore, is_in_catalog
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
+
+CATALOG_FEATURE = "catalogManaged"
+TABLE_ID_KEY = "io.unitycatalog.tableId"
+
+
+def with_catalog_properties(
+    store: ObjectStore, properties: Mapping[str, object] | None
+) -> Mapping[str, object] | None:
+    """Properties of a table that a statement creates or replaces, and those that its catalog asks
+    for.
+    """
+    if not is_in_catalog(store):
+        return properties
+    return {**store.new_table_properties(), **(properties or {})}
+
+
+def check_contract(store: ObjectStore, configuration: TableConfiguration) -> None:
+    """Refuse a configuration that no table of a catalog may have.
+
+    Raises:
+        InvalidArgument: it lacks in-commit timestamps, or what binds it to its catalog.
+    """
+    table = store.location.uri
+    if not is_in_catalog(store):
+        return
+    missing = [
+        what
+        for what, is_kept in (
+            (f"the feature {CATALOG_FEATURE}", configuration.supports(CATALOG_FEATURE)),
+            (TABLE_ID_KEY, TABLE_ID_KEY in configuration.metadata.configuration),
+            ("delta.enableInCommitTimestamps", configuration.in_commit_timestamps_enabled),
+        )
+        if not is_kept
+    ]
+    if missing:
+        raise InvalidArgument(
+            f"a catalog manages the table, so that it has to keep {', '.join(missing)}",
+            table=table,
+        )
+
+
+def check_maintenance(store: ObjectStore, work: MaintenanceWork, what: str) -> None:
+    """Refuse maintenance that the catalog leaves to itself.
+
+    Raises:
+        UnsupportedFeature: the catalog does not permit it to clients.
+    """
+    if not allows_maintenance(store, work):
+        raise UnsupportedFeature(
+            f"the catalog that manages the table does not permit {what} to clients "
+            f"(allowed-maintenance-operations lacks {work}): leave it to the catalog",
+            table=store.location.uri,
+        )
+
+
+def allows_maintenance(store: ObjectStore, work: MaintenanceWork) -> bool:
+    """Whether clients may do maintenance of the table."""
+    return not is_in_catalog(store) or store.allows(work)

@@ -1,0 +1,287 @@
+"""Tables whose commits Unity Catalog takes, against a server that refuses what the specification
+does not allow.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.catalogs import UnityCatalog
+from dagster_delta.errors import (
+    CatalogRequired,
+    InvalidArgument,
+    InvalidTable,
+    TableAlreadyExists,
+    TableNotFound,
+    UnsupportedFeature,
+)
+from dagster_delta.storage import StoreLocation
+from tests.catalogs.unity_server import REQUIRED_PROPERTIES, Refusal, UnityServer
+
+NAME = "main.shop.orders"
+ROWS = pa.table({"id": [1, 2, 3], "tags": [["a"], [], ["b", "c"]]})
+
+
+def open_table(location: StoreLocation) -> DeltaTable:
+    return DeltaTable(location.uri, storage_options=location.options)
+
+
+def create_table(catalog: UnityCatalog, name: str = NAME, **options: object) -> DeltaTable:
+    location = catalog.new_table(name)
+    return DeltaTable.create(
+        location.uri,
+        ROWS.schema,
+        storage_options=location.options,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def ids_of(table: DeltaTable) -> list[int]:
+    return sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist())
+
+
+def log_of(server: UnityServer, name: str = NAME) -> Path:
+    return server.find(name).path / "_delta_log"
+
+
+def test_new_table_has_what_the_catalog_requires_and_suggests(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    table = create_table(catalog, description="all orders")
+    properties = table.metadata().configuration
+    assert properties.items() >= REQUIRED_PROPERTIES.items()
+    features = set(table.protocol().writer_features or ())
+    assert features >= {"catalogManaged", "rowTracking", "columnMapping", "vacuumProtocolCheck"}
+    held = server.find(NAME)
+    assert held.comment == "all orders"
+    assert held.table_id == properties["io.unitycatalog.tableId"]
+    assert not server.staging
+
+
+def test_first_append_creates_the_table(server: UnityServer, catalog: UnityCatalog) -> None:
+    location = catalog.new_table(NAME)
+    table = DeltaTable(location.uri, storage_options=location.options, must_exist=False)
+    table.append(ROWS)
+    assert server.find(NAME).latest == 0
+    assert ids_of(open_table(catalog.resolve(NAME))) == [1, 2, 3]
+
+
+def test_append_stages_proposes_and_publishes(server: UnityServer, catalog: UnityCatalog) -> None:
+    create_table(catalog)
+    table = open_table(catalog.resolve(NAME))
+    server.log.clear()
+    table.append(ROWS)
+    (first, second) = [body for method, _, body in server.log if method == "POST"]
+    assert [update["action"] for update in first["updates"]] == [
+        "add-commit",
+        "set-domain-metadata",
+    ]
+    assert [update["action"] for update in second["updates"]] == ["set-latest-backfilled-version"]
+    staged = log_of(server) / "_staged_commits" / first["updates"][0]["commit"]["file-name"]
+    assert staged.read_bytes() == (log_of(server) / f"{1:020d}.json").read_bytes()
+    assert not server.find(NAME).commits
+
+
+def test_statements_mirror_what_they_change(server: UnityServer, catalog: UnityCatalog) -> None:
+    # The server compares each commit with what the request says.
+    table = create_table(catalog, cluster_by=["id"])
+    table.append(ROWS)
+    table.alter("ALTER TABLE t ADD COLUMNS (price DOUBLE COMMENT 'in euros')")
+    assert server.find(NAME).columns["fields"][2]["metadata"]["comment"] == "in euros"
+    table.set_properties({"team": "sales", "delta.enableChangeDataFeed": "true"})
+    assert server.find(NAME).properties["team"] == "sales"
+    table.unset_properties(["team"])
+    assert "team" not in server.find(NAME).properties
+    table.set_description("orders of all shops")
+    assert server.find(NAME).comment == "orders of all shops"
+    table.delete("id = 1")
+    table.update({"price": "id * 2.5"}, where="id = 2")
+    source = pa.table({"id": [3, 4], "tags": [["m"], ["n"]], "price": [1.0, 2.0]})
+    merge = table.merge(source, on="t.id = s.id")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    table.cluster_by(["price"])
+    columns = server.find(NAME).domains["delta.clustering"]["clusteringColumns"]
+    assert len(columns) == 1
+    table.cluster_by()
+    assert not server.find(NAME).domains["delta.clustering"]["clusteringColumns"]
+    table.alter("ALTER TABLE t DROP COLUMN price")
+    table.overwrite(ROWS)
+    changes = table.changes(starting_version=11).to_arrow()
+    assert changes.num_rows > 0
+    assert ids_of(open_table(catalog.resolve(NAME))) == [1, 2, 3]
+
+
+def test_replacing_a_table_keeps_what_binds_it_to_the_catalog(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    table = create_table(catalog, properties={"team": "sales"})
+    table.append(ROWS)
+    location = catalog.resolve(NAME)
+    schema = pa.schema([("day", pa.date32()), ("n", pa.int64())])
+    replaced = DeltaTable.create(
+        location.uri,
+        schema,
+        partition_by=["day"],
+        mode="replace",
+        storage_options=location.options,
+    )
+    assert replaced.version() == 2
+    held = server.find(NAME)
+    assert held.partition_columns == ["day"]
+    assert "team" not in held.properties
+    assert held.properties["io.unitycatalog.tableId"] == held.table_id
+    assert open_table(location).snapshot(1).num_records == 3
+
+
+def test_reader_prefers_the_catalog_to_the_published_file_and_ignores_later_ones(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    create_table(catalog).append(ROWS)
+    log = log_of(server)
+    published = log / f"{1:020d}.json"
+    staged = next((log / "_staged_commits").iterdir())
+    server.find(NAME).commits[1] = {
+        "version": 1,
+        "timestamp": 5,
+        "file-name": staged.name,
+        "file-size": staged.stat().st_size,
+        "file-modification-timestamp": 5,
+    }
+    published.write_text(json.dumps({"commitInfo": {"txnId": "someone else"}}) + "\n")
+    (log / f"{2:020d}.json").write_text("not accepted\n")
+    table = open_table(catalog.resolve(NAME))
+    assert table.version() == 1
+    assert ids_of(table) == [1, 2, 3]
+    published.unlink()
+    assert ids_of(open_table(catalog.resolve(NAME))) == [1, 2, 3]
+
+
+def test_writer_publishes_the_backlog_of_others_and_commits(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    table = create_table(catalog)
+    for number in range(10):
+        table.append(pa.table({"id": [number], "tags": [["x"]]}))
+    # Ten writers have ended before they published.
+    held, log = server.find(NAME), log_of(server)
+    for staged in (log / "_staged_commits").iterdir():
+        version = int(staged.name.split(".")[0])
+        info = json.loads(staged.read_text().splitlines()[0])["commitInfo"]
+        held.commits[version] = {
+            "version": version,
+            "timestamp": info["inCommitTimestamp"],
+            "file-name": staged.name,
+            "file-size": staged.stat().st_size,
+            "file-modification-timestamp": 1,
+        }
+        (log / f"{version:020d}.json").unlink()
+    other = open_table(catalog.resolve(NAME))
+    assert ids_of(other) == list(range(10))
+    other.append(ROWS)
+    assert not held.commits
+    assert held.latest == 11
+    assert (log / f"{7:020d}.json").exists()
+
+
+def test_table_by_path_is_refused_with_what_to_do(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    create_table(catalog)
+    with pytest.raises(CatalogRequired, match="UnityCatalog"):
+        DeltaTable(server.find(NAME).location)
+    with pytest.raises(CatalogRequired, match="UnityCatalog"):
+        DeltaTable.create(
+            str(server.root / "elsewhere"),
+            ROWS.schema,
+            properties={"delta.feature.catalogManaged": "supported"},
+        )
+
+
+def test_maintenance_is_the_catalogs_unless_it_permits_it(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    table = create_table(catalog)
+    table.append(ROWS)
+    table.append(ROWS)
+    for statement in (table.optimize, table.reorg, table.vacuum, table.clean_log):
+        with pytest.raises(UnsupportedFeature, match="allowed-maintenance-operations"):
+            statement()
+    table.checkpoint()
+    server.find(NAME).allowed = ["DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"]
+    table = open_table(catalog.resolve(NAME))
+    assert table.optimize().snapshot.num_files == 1
+    table.vacuum(dry_run=False)
+    table.clean_log()
+
+
+def test_table_keeps_what_the_catalog_demands(server: UnityServer, catalog: UnityCatalog) -> None:
+    table = create_table(catalog)
+    with pytest.raises(InvalidArgument, match=r"io\.unitycatalog\.tableId"):
+        table.unset_properties(["io.unitycatalog.tableId"])
+    with pytest.raises(InvalidArgument, match="InCommitTimestamps"):
+        table.set_properties({"delta.enableInCommitTimestamps": "false"})
+    assert server.find(NAME).latest == 0
+
+
+def test_table_that_was_created_again_is_another_one(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    table = create_table(catalog)
+    catalog.drop_table(NAME)
+    with pytest.raises(TableNotFound, match="does not have it"):
+        table.append(ROWS)
+    create_table(catalog)
+    with pytest.raises(InvalidTable, match="another table"):
+        table.append(ROWS)
+
+
+def test_names_that_exist_or_do_not(server: UnityServer, catalog: UnityCatalog) -> None:
+    create_table(catalog)
+    with pytest.raises(TableAlreadyExists):
+        catalog.new_table(NAME)
+    with pytest.raises(TableNotFound):
+        catalog.resolve("main.shop.other")
+    with pytest.raises(TableNotFound):
+        catalog.new_table("main.nothing.other")
+    with pytest.raises(TableNotFound):
+        catalog.resolve("nothing.shop.other")
+    with pytest.raises(InvalidArgument, match=r"catalog\.schema\.table"):
+        catalog.resolve("orders")
+
+
+def test_restricted_property_is_refused_and_nothing_is_created(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    with pytest.raises(InvalidArgument, match="checkpointPolicy"):
+        create_table(catalog, properties={"delta.checkpointPolicy": "classic"})
+    assert not catalog.has_table(NAME)
+
+
+def test_location_opens_the_table_in_another_process(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    create_table(catalog).append(ROWS)
+    location = pickle.loads(pickle.dumps(catalog.resolve(NAME)))
+    assert ids_of(open_table(location)) == [1, 2, 3]
+    assert pickle.loads(pickle.dumps(catalog)).resolve(NAME) == location
+
+
+def test_commit_that_the_catalog_refuses_is_an_error_and_not_in_the_log(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    from tests.catalogs.unity_server import Fault
+
+    table = create_table(catalog)
+    refusal = Refusal(400, "InvalidParameterValueException", "delta.x is restricted")
+    server.faults.append(Fault("POST", "/tables/orders", "answer", "add-commit", refusal))
+    with pytest.raises(InvalidArgument, match=r"delta\.x is restricted"):
+        table.append(ROWS)
+    assert not list(server.find(NAME).path.glob("**/*.parquet"))
+    table.append(ROWS)
+    assert ids_of(table) == [1, 2, 3]
