@@ -134,7 +134,10 @@ class UnityCatalogResource(CatalogResource):
             self._client = UnityCatalog(
                 **given,
                 storage_options=self.storage_options.to_options(),
+                vend_credentials=self.vend_credentials,
+                ca_bundle=self.ca_bundle,
                 timeout_seconds=self.timeout_seconds,
+                allow_http=self.allow_http,
             )
         return self._client
 

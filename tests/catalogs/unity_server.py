@@ -525,8 +525,8 @@ class UnityServer:
                 return 200, older_info(catalog, schema, self.find(name))
             case ["POST", "temporary-table-credentials"]:
                 tables = [t for tables in self.schemas.values() for t in tables.values()]
-                (table,) = [t for t in tables if t.table_id == body["table_id"]]
-                config = (self.credentials or (lambda *_: {}))(table.location, body["operation"])
+                (held,) = [t for t in tables if t.table_id == body["table_id"]]
+                config = (self.credentials or (lambda *_: {}))(held.location, body["operation"])
                 return 200, {
                     "aws_temp_credentials": {
                         "access_key_id": config.get("s3.access-key-id"),

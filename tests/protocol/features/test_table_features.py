@@ -157,6 +157,7 @@ def test_unknown_writer_feature_is_read_but_not_written() -> None:
 def test_table_of_a_catalog_is_refused_by_path(name: str) -> None:
     with pytest.raises(CatalogRequired, match=name):
         check_readable(listing(name, reader=True), table="t", version=0)
+    check_readable(listing(name, reader=True), table="t", version=0, in_catalog=True)
 
 
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
@@ -164,20 +165,20 @@ def test_listed_feature_is_read_as_its_row_says(row: TableFeature) -> None:
     assert {find_feature(name) for name in (row.name, *row.aliases)} == {row}
     protocol = listing_of(row)
     if row.can_read:
-        check_readable(protocol, table="t", version=0)
+        check_readable(protocol, table="t", version=0, in_catalog=row.needs_catalog)
     else:
         with pytest.raises(UnsupportedFeature):
-            check_readable(protocol, table="t", version=0)
+            check_readable(protocol, table="t", version=0, in_catalog=row.needs_catalog)
 
 
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
 def test_listed_feature_is_written_as_its_row_says(row: TableFeature) -> None:
     protocol = listing_of(row)
     if row.can_write:
-        check_writable(protocol, table="t", version=0)
+        check_writable(protocol, table="t", version=0, in_catalog=row.needs_catalog)
     else:
         with pytest.raises(UnsupportedFeature):
-            check_writable(protocol, table="t", version=0)
+            check_writable(protocol, table="t", version=0, in_catalog=row.needs_catalog)
 
 
 def test_leftover_of_a_feature_that_is_not_supported_is_no_obstacle() -> None:
