@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
     from dagster_delta.orchestration.checks.health_asset import delta_health_asset
+    from dagster_delta.orchestration.components.catalog_tables import UnityCatalogComponent
     from dagster_delta.orchestration.components.computed_assets import (
         DeltaChangeFeedComponent,
         DeltaIngestionComponent,
@@ -204,6 +205,7 @@ __all__ = [
     "TableInput",
     "Transaction",
     "TypeHandler",
+    "UnityCatalogComponent",
     "UnityCatalogResource",
     "UnreferencedFiles",
     "UpstreamChanges",
@@ -271,6 +273,7 @@ _MODULES = {
     "orchestration.incremental.upstream_changes": "UpstreamChanges",
     "orchestration.io.audits": "Audit",
     "orchestration.io.column_lineage": "UpstreamColumns sql_column_lineage",
+    "orchestration.components.catalog_tables": "UnityCatalogComponent",
     "orchestration.catalogs": "CatalogResource GlueCatalogResource UnityCatalogResource",
     "orchestration.io.io_manager": "DeltaIOManager",
     "orchestration.io.merge_config": "MergeConfig MergeOperationsConfig MergeType",

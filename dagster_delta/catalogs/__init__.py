@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from dagster_delta.catalogs.glue_catalog import GlueCatalog
 from dagster_delta.catalogs.resolver import CreatingResolver, TableResolver
-from dagster_delta.catalogs.unity_catalog import UnityCatalog
+from dagster_delta.catalogs.unity_catalog import CatalogColumn, CatalogTable, UnityCatalog
 
-__all__ = ["CreatingResolver", "GlueCatalog", "TableResolver", "UnityCatalog"]
+__all__ = [
+    "CatalogColumn",
+    "CatalogTable",
+    "CreatingResolver",
+    "GlueCatalog",
+    "TableResolver",
+    "UnityCatalog",
+]

@@ -55,7 +55,7 @@ from dagster_delta.orchestration.sensors.sensors import (
     delta_table_sensor,
 )
 from dagster_delta.orchestration.sensors.table_watcher import AssetEventKind
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
 from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_schema
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
@@ -114,7 +114,7 @@ class SensorOptions(DeltaAttributes):
     description: str | None = None
 
     def sensor(
-        self, tables: str | list[str], storage_options: StorageOptions | None, **further: Any
+        self, tables: str | list[str], storage_options: GivenStorage | None, **further: Any
     ) -> dg.SensorDefinition:
         """The sensor on some tables; `further` are options that the YAML does not have."""
         given = {**self.arguments(), **further, "storage_options": storage_options or {}}
@@ -340,7 +340,7 @@ class CheckOptions(DeltaAttributes):
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
 
     def checks(
-        self, key: dg.AssetKey, uri: str, storage_options: StorageOptions | None
+        self, key: dg.AssetKey, uri: str, storage_options: GivenStorage | None
     ) -> list[dg.AssetChecksDefinition]:
         """The checks of one table."""
         options = self.arguments()
@@ -391,6 +391,11 @@ class ExternalTablesComponent(AssetDeltaComponent):
         "observed, and runs assets or a job.",
     )
 
+    @property
+    def storage(self) -> GivenStorage:
+        """What the tables are opened with."""
+        return self.storage_options or {}
+
     def definitions(self, specs: Mapping[str, dg.AssetSpec]) -> dg.Definitions:
         """The assets of tables, by location, with their checks and the sensor."""
         assets = []
@@ -401,11 +406,11 @@ class ExternalTablesComponent(AssetDeltaComponent):
             assets.append(asset)
             keys[uri.rstrip("/")] = asset.key
             if self.checks is not None:
-                checks += self.checks.checks(asset.key, uri, self.storage_options)
+                checks += self.checks.checks(asset.key, uri, self.storage)
         sensors = []
         if self.sensor is not None:
             reported = None if self.observe else keys.__getitem__
-            sensors = [self.sensor.sensor(list(keys), self.storage_options, asset_key=reported)]
+            sensors = [self.sensor.sensor(list(keys), self.storage, asset_key=reported)]
         return dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
 
     def _define_asset(self, uri: str, spec: dg.AssetSpec) -> dg.AssetsDefinition | dg.AssetSpec:
@@ -428,7 +433,7 @@ class ExternalTablesComponent(AssetDeltaComponent):
         asset = observable_delta_asset(
             spec.key,
             uri,
-            storage_options=self.storage_options,
+            storage_options=self.storage,
             show_history=self.show_history,
         )
         return asset.map_asset_specs(lambda _: spec)
@@ -487,13 +492,93 @@ class HealthOptions(DeltaAttributes):
     )
 
 
+class DiscoveredTablesComponent(ExternalTablesComponent, dg.StateBackedComponent):
+    """Tables that are looked for when the state is refreshed, as assets."""
+
+    key_prefix: list[str] = Field(
+        default=[], description="Prefix of the asset keys; the rest is the path of the table."
+    )
+    include: list[str] = Field(
+        default=["*"],
+        description="Glob patterns; only tables whose path matches one of them.",
+    )
+    exclude: list[str] = Field(
+        default=[], description="Glob patterns; no tables whose path matches one of them."
+    )
+    maintenance: MaintenanceOptions | None = Field(
+        default=None, description="A job or schedule that maintains all these tables."
+    )
+    health: HealthOptions | None = Field(
+        default=None, description="An asset that reports the state of all these tables on one page."
+    )
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @property
+    def place(self) -> str:
+        """Where the tables are looked for."""
+        raise NotImplementedError
+
+    def specs_of_state(self, state: bytes) -> dict[str, dg.AssetSpec]:
+        """The assets of the tables, by location. Raises msgspec.DecodeError for another state."""
+        raise NotImplementedError
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the state is kept."""
+        return DefsStateConfig.from_args(
+            self.defs_state, default_key=f"{type(self).__name__}[{self.place}]"
+        )
+
+    def build_defs_from_state(
+        self,
+        context: dg.ComponentLoadContext,  # noqa: ARG002
+        state_path: Path | None,
+    ) -> dg.Definitions:
+        """The assets of the discovered tables, with their checks, maintenance and sensor.
+
+        Raises:
+            InvalidArgument: the attributes are inconsistent, or another release wrote the state.
+        """
+        if state_path is None:
+            _log.warning(
+                "the tables below %s were not looked for yet: run `dg utils refresh-defs-state`",
+                self.place,
+            )
+            return dg.Definitions()
+        try:
+            specs = self.specs_of_state(state_path.read_bytes())
+        except msgspec.DecodeError as error:
+            raise InvalidArgument(
+                f"the tables below {self.place} were looked for by another release: run "
+                "`dg utils refresh-defs-state`"
+            ) from error
+        if not specs:
+            return dg.Definitions()
+        defs = self.definitions(specs)
+        parts = [defs]
+        assets: Any = defs.assets
+        if self.maintenance is not None:
+            parts.append(self.maintenance.definitions(assets=assets, storage_options=self.storage))
+        if self.health is not None:
+            health = dict(self.health)
+            asset = delta_health_asset(assets=assets, storage_options=self.storage, **health)
+            parts.append(dg.Definitions(assets=[asset]))
+        return dg.Definitions.merge(*parts)
+
+    def is_wanted(self, path: str) -> bool:
+        """Whether the patterns include a table."""
+        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude
+        )
+
+
 @dg.scaffold_with(DeltaLakeScaffolder)
-class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
+class DeltaLakeComponent(DiscoveredTablesComponent):
     """Every Delta table at or below a root, as an asset with its columns and comments.
 
     The tables are discovered when the state is refreshed: by `dg dev`, or by
     `dg utils refresh-defs-state` when an image is built. Loading definitions does not access
-    storage.
+    storage. The path of a table is that below the root.
 
     Examples:
         type: dagster_delta.DeltaLakeComponent
@@ -509,32 +594,11 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
     root: str = Field(
         examples=["s3://lake/raw"], description="Location at and below which to look for tables."
     )
-    key_prefix: list[str] = Field(
-        default=[],
-        description="Prefix of the asset keys; the rest is the table's path below the root.",
-    )
-    include: list[str] = Field(
-        default=["*"],
-        description="Glob patterns; only tables whose path below the root matches one of them.",
-    )
-    exclude: list[str] = Field(
-        default=[],
-        description="Glob patterns; no tables whose path below the root matches one of them.",
-    )
-    maintenance: MaintenanceOptions | None = Field(
-        default=None, description="A job or schedule that maintains all these tables."
-    )
-    health: HealthOptions | None = Field(
-        default=None, description="An asset that reports the state of all these tables on one page."
-    )
-    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @property
-    def defs_state_config(self) -> DefsStateConfig:
-        """Where the state is kept."""
-        return DefsStateConfig.from_args(
-            self.defs_state, default_key=f"DeltaLakeComponent[{self.root}]"
-        )
+    def place(self) -> str:
+        """The root."""
+        return self.root
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Discover the tables, and store the result.
@@ -545,50 +609,13 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         discovery = discover_tables(self.root, plain_options(self.storage_options))
         state_path.write_bytes(msgspec.json.format(msgspec.json.encode(discovery), indent=1))
 
-    def build_defs_from_state(
-        self,
-        context: dg.ComponentLoadContext,  # noqa: ARG002
-        state_path: Path | None,
-    ) -> dg.Definitions:
-        """The assets of the discovered tables, with their checks, maintenance and sensor.
-
-        Raises:
-            InvalidArgument: the attributes are inconsistent, or another release wrote the state.
-        """
-        if state_path is None:
-            _log.warning(
-                "the tables below %s were not looked for yet: run `dg utils refresh-defs-state`",
-                self.root,
-            )
-            return dg.Definitions()
-        try:
-            discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
-        except msgspec.DecodeError as error:
-            raise InvalidArgument(
-                f"the tables below {self.root} were looked for by another release: run "
-                "`dg utils refresh-defs-state`"
-            ) from error
-        specs = self._make_specs(discovery)
-        if not specs:
-            return dg.Definitions()
-        defs = self.definitions(specs)
-        parts = [defs]
-        assets: Any = defs.assets
-        options: StorageOptions | dict[str, object] = self.storage_options or {}
-        if self.maintenance is not None:
-            parts.append(self.maintenance.definitions(assets=assets, storage_options=options))
-        if self.health is not None:
-            health = dict(self.health)
-            asset = delta_health_asset(assets=assets, storage_options=options, **health)
-            parts.append(dg.Definitions(assets=[asset]))
-        return dg.Definitions.merge(*parts)
-
-    def _make_specs(self, discovery: Discovery) -> dict[str, dg.AssetSpec]:
+    def specs_of_state(self, state: bytes) -> dict[str, dg.AssetSpec]:
         """The assets of the tables, by location."""
+        discovery = msgspec.json.decode(state, type=Discovery)
         uris: dict[dg.AssetKey, str] = {}
         specs = {}
         for uri, declared in discovery.tables.items():
-            if not self._is_wanted(path_below(discovery.root, uri)):
+            if not self.is_wanted(path_below(discovery.root, uri)):
                 continue
             key = table_key(self.key_prefix, discovery.root, uri)
             if key in uris:
@@ -599,11 +626,6 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
             uris[key] = uri
             specs[uri] = _discovered_spec(key, uri, declared)
         return specs
-
-    def _is_wanted(self, path: str) -> bool:
-        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
-            fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude
-        )
 
 
 class Discovery(msgspec.Struct, frozen=True):
@@ -663,5 +685,9 @@ def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
     does not accept become underscores.
     """
     path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
-    parts = [_NOT_IN_KEYS.sub("_", part) for part in path.split("/")]
-    return dg.AssetKey([*prefix, *parts])
+    return asset_key_of_parts(prefix, path.split("/"))
+
+
+def asset_key_of_parts(prefix: Sequence[str], parts: Sequence[str]) -> dg.AssetKey:
+    """Key of an asset; characters that Dagster does not accept become underscores."""
+    return dg.AssetKey([*prefix, *(_NOT_IN_KEYS.sub("_", part) for part in parts)])

@@ -111,3 +111,8 @@ DeltaSensorScaffolder = _make_scaffolder(
 DeltaLakeScaffolder = _make_scaffolder(
     root=_Asked("root", "Location to look for tables at and below: s3://lake/raw")
 )
+UnityCatalogScaffolder = _make_scaffolder(
+    uri=_Asked("uri", "Address of the server: https://host"),
+    token=_Asked("token", "Token, as a template of a variable.", "{{ env.UNITY_TOKEN }}"),
+    catalog=_Asked("catalog", "The catalog whose tables become assets: main"),
+)

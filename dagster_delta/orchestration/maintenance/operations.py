@@ -22,6 +22,7 @@ from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_metadata import history_metadata
 from dagster_delta.storage import open_store
+from dagster_delta.table.catalog_rules import allows_maintenance
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import DeletedFiles
 from dagster_delta.table.operations.clone import CloneOptions, check_clone
@@ -643,7 +644,7 @@ def maintain(
     for operation in operations:
         if not getattr(operation, "enabled", True):
             continue
-        summary, found = operation.run(table, context.log, info)
+        summary, found = _run_or_leave(operation, table, context.log, info)
         is_dry_run = getattr(operation, "dry_run", False)
         title = f"{operation.title} (dry run)" if is_dry_run else operation.title
         context.log.info(f"{title}: {summary}")
@@ -670,6 +671,25 @@ def maintain(
     }
     context.add_output_metadata(metadata)
     return metadata
+
+
+_WORK_BY_TITLE: Mapping[str, Literal["DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"]] = {
+    OptimizeConfig.title: "DATA_REORGANIZATION",
+    ReorgConfig.title: "DATA_REORGANIZATION",
+    VacuumConfig.title: "DATA_CLEANUP",
+    CleanLogConfig.title: "METADATA_CLEANUP",
+}
+"""What a catalog that manages a table has to permit."""
+
+
+def _run_or_leave(
+    operation: OperationConfig, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]
+) -> StepReport:
+    """The report of an operation, which a catalog that manages the table may keep to itself."""
+    work = _WORK_BY_TITLE.get(operation.title)
+    if work is not None and not allows_maintenance(table.store, work):
+        return "left to the catalog, which manages the table", {}
+    return operation.run(table, log, commit_info)
 
 
 def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str, object]:
