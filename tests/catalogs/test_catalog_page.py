@@ -63,7 +63,11 @@ def test_page_leads_from_an_empty_server_to_assets(
             jobs=[page["nightly"], dg.define_asset_job("observe", [page["observed"]])],
         )
         for name in ("observe", "nightly"):
-            assert observed.resolve_job_def(name).execute_in_process(instance=instance).success
+            done = observed.resolve_job_def(name).execute_in_process(instance=instance)
+            assert done.success
+        logged = [entry.user_message for entry in instance.all_logs(done.run_id)]
+        for left in ("OPTIMIZE", "VACUUM (dry run)"):
+            assert f"{left}: left to the catalog, which manages the table" in logged
         (record,) = instance.fetch_observations(page["observed"].key, limit=1).records
         assert record.asset_observation is not None
         assert record.asset_observation.metadata["dagster/row_count"].value == 5

@@ -33,6 +33,7 @@ from dagster_delta import (
     DeltaTable,
     DeltaTableComponent,
     S3StorageOptions,
+    UnityCatalogComponent,
 )
 from dagster_delta.errors import InvalidArgument
 from tests.orchestration.conftest import QUIET, library_error
@@ -45,6 +46,7 @@ COMPONENTS = [
     DeltaMaintenanceComponent,
     DeltaSensorComponent,
     DeltaTableComponent,
+    UnityCatalogComponent,
 ]
 SCHEMA = pa.schema(
     [
@@ -143,6 +145,11 @@ def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
         ),
         (DeltaSensorComponent, {"uri": "s3://l/x"}, {"tables": "s3://l/x", "name": "here"}),
         (DeltaLakeComponent, {"root": "s3://l"}, {"root": "s3://l"}),
+        (
+            UnityCatalogComponent,
+            {"uri": "https://host", "catalog": "main", "token": "secret"},
+            {"uri": "https://host", "catalog": "main", "schema_": None},
+        ),
         (DeltaSqlComponent, {"upstream": "raw/x"}, {"upstream": {"source": "raw/x"}}),
         (DeltaChangeFeedComponent, {"upstream": "raw/x"}, {"mode": "append"}),
         (DeltaIngestionComponent, {"source": "s3://in/*.csv"}, {"source": "s3://in/*.csv"}),
