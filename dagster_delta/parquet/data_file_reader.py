@@ -130,6 +130,7 @@ class DataFileReader:
         self._with_positions = with_positions
         carried = carried_columns(configuration)
         self._row_ids = None if carried is None else carried.positions_in(columns)
+        self._needs_positions = with_positions or self._row_ids is not None
         self.schema = to_arrow_schema(StructType(tuple(schema.field(name) for name in columns)))
         if with_positions:
             self.schema = pa.schema([*self.schema, *_POSITION_FIELDS])
@@ -232,7 +233,7 @@ class DataFileReader:
                 rest.skip(passing.length)
             elif not self._rest.names:
                 arrays = [passing.first.column(index) for index in self._positions_of_columns]
-                indexes = np.arange(passing.start, passing.start + passing.length)
+                indexes = self._number_rows(passing.start, passing.length)
                 yield self._add_position_columns(
                     arrays, opened.file, indexes, passing.mask, passing.count
                 )
@@ -296,7 +297,12 @@ class DataFileReader:
             if found is not None:
                 rest.skip(passing.length)
                 return found, None, start + np.flatnonzero(bits_of(mask))
-        return rest.take(passing.length), mask, np.arange(start, start + passing.length)
+        return rest.take(passing.length), mask, self._number_rows(start, passing.length)
+
+    def _number_rows(self, start: int, length: int) -> NDArray[np.int64]:
+        """Positions of successive rows of a file; none if no column depends on them."""
+        # They have as many bytes as a column.
+        return np.arange(start, start + length if self._needs_positions else start)
 
     def _fetched_bytes(self, opened: OpenedFile, group: int) -> int:
         """What reading a row group fetches for certain: a filter may make the rest unnecessary."""
@@ -317,7 +323,7 @@ class DataFileReader:
         """The batch of those rows at some positions in the file where the mask is true, with the
         values that depend on the position.
         """
-        if self._with_positions or self._row_ids is not None:
+        if self._needs_positions:
             positions = _make_position_columns(file, indexes, mask)
             if self._row_ids is not None:
                 _fill_row_ids(arrays, self._row_ids, file, positions[1])
