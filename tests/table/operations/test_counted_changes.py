@@ -38,6 +38,62 @@ def test_one_row_is_read_from_one_file(tmp_path: Path, num_files: int) -> None:
     assert len(data_files) == 1
 
 
+def _add_partitions(path: Path, num_partitions: int) -> None:
+    """A partition of two files that are there, and others whose file is not."""
+    table = DeltaTable(path, must_exist=False)
+    table.append(ROW, partition_by=["id"])
+    table.append(ROW)
+
+    def place(file: AddFile, number: int) -> AddFile:
+        return replace(file, partition_values={"id": str(number + 2)})
+
+    add_files(LocalStore(path), num_partitions, place)
+
+
+@pytest.mark.parametrize("num_partitions", [FEW, MANY])
+def test_one_partition_is_read_from_its_files(tmp_path: Path, num_partitions: int) -> None:
+    _add_partitions(tmp_path / "t", num_partitions)
+    path = tmp_path / "t"
+    work = count_work(lambda: DeltaTable(path).snapshot().scan(where="id = 1").to_arrow())
+    data_files = {name for name in work.paths_opened if "/part-" in name}
+    assert len(data_files) == 2
+
+
+@pytest.mark.parametrize("num_partitions", [FEW, MANY])
+def test_optimize_of_one_partition_reads_its_files(tmp_path: Path, num_partitions: int) -> None:
+    _add_partitions(tmp_path / "t", num_partitions)
+    # The files of other partitions are not there.
+    result = DeltaTable(tmp_path / "t").optimize(where="id = 1")
+    assert result.metrics["numRemovedFiles"] == 2
+    assert result.metrics["numAddedFiles"] == 1
+
+
+def test_vacuum_lists_each_name_once(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t", must_exist=False)
+    table.append(ROW)
+    listed = []
+    for num_files in (FEW, MANY):
+        for number in range(num_files):
+            (tmp_path / "t" / f"unreferenced-{number}.parquet").touch()
+        work = count_work(lambda: DeltaTable(tmp_path / "t").vacuum(dry_run=True))
+        listed.append(work.names_listed)
+    assert listed[1] - listed[0] == MANY - FEW
+
+
+def test_one_column_is_read_in_steps_in_proportion_to_the_columns(tmp_path: Path) -> None:
+    calls = []
+    for num_columns in (FEW, MANY):
+        path = tmp_path / str(num_columns)
+        rows = pa.table({f"c{n}": [1, 2] for n in range(num_columns)})
+        DeltaTable(path, must_exist=False).append(rows)
+        calls.append(count_work(partial(_read_column, path)).calls)
+    assert calls[1] <= MANY / FEW * calls[0]
+
+
+def _read_column(path: Path) -> pa.Table:
+    return DeltaTable(path).snapshot().scan(columns=["c7"], where="c7 = 1").to_arrow()
+
+
 def test_schema_changes_read_no_list_of_files() -> None:
     counts = []
     for num_files in (FEW, MANY):
