@@ -1,7 +1,12 @@
-"""Whether damaged Parquet files abort a process that reads them with polars.
+"""Whether damaged Parquet files abort a process that reads them by a filter.
 
-`python -m benchmarks.damaged_files 2000 30` changes one to three bytes in each of 2,000 files with row
-groups of 30 rows, and reads them with the installed polars in processes of their own.
+    python -m benchmarks.damaged_files ours 8000 12288
+    python -m benchmarks.damaged_files polars 2000 30
+
+The first line changes one to three bytes in each of 8,000 files with row groups of 12,288 rows, and
+reads one row of each in processes of their own: by a table of this library, whose filter decodes only
+the pages that hold the row, or by the installed polars. It counts the files that are read, and the
+names of the errors of the others.
 """
 
 from __future__ import annotations
@@ -19,22 +24,40 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_delta import DeltaTable
+
 FILES_PER_PROCESS = 100
-_READ = """
-import json, sys
-import polars as pl
-for path in json.load(sys.stdin):
+_PAGE_BYTES = 8 * 1024
+_WANTED = 700
+"""The index of the row that is read."""
+_OURS = """
+import json, shutil, sys
+from dagster_delta import DeltaTable
+for path, layout in json.load(sys.stdin):
     print("begin", flush=True)
     try:
-        pl.scan_parquet(path).collect()
+        shutil.copyfile(path, layout + "/source.parquet")
+        DeltaTable(layout).snapshot().scan(where="i = WANTED").to_arrow()
         print("read", flush=True)
     except BaseException as error:
-        print("panic" if "Panic" in type(error).__name__ else "error", flush=True)
+        print(type(error).__name__, flush=True)
 """
+_POLARS = """
+import json, sys
+import polars as pl
+for path, _ in json.load(sys.stdin):
+    print("begin", flush=True)
+    try:
+        pl.scan_parquet(path).filter(pl.col("i") == WANTED).collect()
+        print("read", flush=True)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+"""
+_READERS = {"ours": _OURS, "polars": _POLARS}
 
 
-def _sources(directory: Path, rows: int, row_group_rows: int) -> list[bytes]:
-    """The same rows in four layouts."""
+def _make_tables(directory: Path, rows: int, row_group_rows: int) -> list[Path]:
+    """Tables of the same rows, each of one file `source.parquet`, in four layouts."""
     numbers = range(rows)
     table = pa.table(
         {
@@ -59,9 +82,18 @@ def _sources(directory: Path, rows: int, row_group_rows: int) -> list[bytes]:
         {"compression": "snappy", "data_page_version": "2.0"},
     ]
     found = []
-    for options in layouts:
-        pq.write_table(table, directory / "source", row_group_size=row_group_rows, **options)
-        found.append((directory / "source").read_bytes())
+    for number, options in enumerate(layouts):
+        path = directory / f"layout-{number}"
+        path.mkdir()
+        pq.write_table(
+            table,
+            path / "source.parquet",
+            row_group_size=row_group_rows,
+            data_page_size=_PAGE_BYTES,
+            **options,
+        )
+        DeltaTable.convert(str(path))
+        found.append(path)
     return found
 
 
@@ -74,22 +106,26 @@ def _damaged(source: bytes, random_: random.Random, *, in_footer: bool) -> bytes
     return bytes(data)
 
 
-def main(num_files: int = 2_000, row_group_rows: int = 30, seed: int = 11) -> None:
+def main(reader: str, num_files: int = 2_000, row_group_rows: int = 30, seed: int = 11) -> None:
     """Print how many files are read, and how the others fail."""
     random_ = random.Random(seed)
     counts: Counter[str] = Counter()
+    script = _READERS[reader].replace("WANTED", str(_WANTED**3))
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        sources = _sources(directory, 4 * row_group_rows, row_group_rows)
-        left = []
-        for number in range(num_files):
-            left.append(str(directory / f"{number}.parquet"))
-            damaged = _damaged(random_.choice(sources), random_, in_footer=number % 4 == 0)
-            Path(left[-1]).write_bytes(damaged)
+        layouts = _make_tables(directory, 2 * max(_WANTED, row_group_rows), row_group_rows)
+        sources = [(layout / "source.parquet").read_bytes() for layout in layouts]
+        left = range(num_files)
         while left:
+            files = []
+            for number in left[:FILES_PER_PROCESS]:
+                layout = random_.randrange(len(layouts))
+                path = directory / f"{number % FILES_PER_PROCESS}.parquet"
+                path.write_bytes(_damaged(sources[layout], random_, in_footer=number % 4 == 0))
+                files.append((str(path), str(layouts[layout])))
             done = subprocess.run(
-                [sys.executable, "-c", _READ],
-                input=json.dumps(left[:FILES_PER_PROCESS]),
+                [sys.executable, "-c", script],
+                input=json.dumps(files),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -98,11 +134,11 @@ def main(num_files: int = 2_000, row_group_rows: int = 30, seed: int = 11) -> No
             begun = outcomes.pop("begin", 0)
             if done.returncode:
                 counts["process aborted"] += 1
-                print(next((line for line in done.stderr.splitlines() if "memory" in line), ""))
+                print("\n".join(done.stderr.splitlines()[-3:]))
             counts += outcomes
             left = left[max(1, begun) :]
     print(dict(counts))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))
