@@ -516,6 +516,19 @@ class ManagedLogStore(CatalogStore):
         self._check_published(path)
         return self._inner.open_output(path)
 
+    def delete(self, paths: Iterable[str]) -> None:
+        """As the port; a commit that is not published is never deleted."""
+        paths = list(paths)
+        for path in paths:
+            version = _version_of(path)
+            if version is not None and version > max(0, self._tail.published):
+                raise StorageFailure(
+                    "the commit is not published yet, and nobody may delete it",
+                    table=self._location.uri,
+                    version=version,
+                )
+        self._inner.delete(paths)
+
     def _check_published(self, path: str) -> None:
         """Refuse a checkpoint of a version that is not published."""
         # Spec: checkpoints and compacted files may only be of published versions.

@@ -29,15 +29,12 @@ def with_catalog_properties(
     return {**store.new_table_properties(), **(properties or {})}
 
 
-def check_contract(store: ObjectStore, configuration: TableConfiguration) -> None:
+def check_contract(configuration: TableConfiguration, *, table: str) -> None:
     """Refuse a configuration that no table of a catalog may have.
 
     Raises:
         InvalidArgument: it lacks in-commit timestamps, or what binds it to its catalog.
     """
-    table = store.location.uri
-    if not is_in_catalog(store):
-        return
     missing = [
         what
         for what, is_kept in (

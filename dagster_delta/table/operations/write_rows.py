@@ -28,7 +28,6 @@ from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
-from dagster_delta.table.catalog_rules import with_catalog_properties
 from dagster_delta.table.operations.expectations import ExpectedRows
 from dagster_delta.table.operations.write_planning import (
     WriteOptions,
@@ -307,6 +306,9 @@ class RowWrite:
     ) -> TableConfiguration:
         options = self.options
         if snapshot is None:
+            # Imported late: most writes create no table.
+            from dagster_delta.table.catalog_rules import with_catalog_properties
+
             properties = with_catalog_properties(self.store, options.properties)
             options = replace(options, properties=properties)
         return plan_configuration(

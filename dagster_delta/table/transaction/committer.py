@@ -40,7 +40,7 @@ from dagster_delta.protocol.log.commit_writer import (
 )
 from dagster_delta.protocol.log.conflict_checker import TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.table.log.reader import is_intact, list_log
 
@@ -277,6 +277,9 @@ def _check_outcome(
     """The outcome of a commit, which is a conflict if a clean-up had deleted another commit of its
     version before it was put: then it lies below the first checkpoint, and is never read.
     """
+    if is_in_catalog(store):
+        # The catalog has the newest version, whatever was deleted below it.
+        return outcome
     base, version = request.read_version, outcome.version
     try:
         if base is not None and is_intact(store, base, version):

@@ -39,7 +39,6 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFa
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import CreatedFiles
-from dagster_delta.table.catalog_rules import check_contract
 from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
@@ -171,12 +170,17 @@ class Transaction:
             InvalidArgument: the table is to stay readable as Iceberg, and would not.
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
         """
+        table = self.store.location.uri
         configuration.check_writable(
-            table=self.store.location.uri,
+            table=table,
             version=0 if self.read_version is None else self.read_version + 1,
             in_catalog=is_in_catalog(self.store),
         )
-        check_contract(self.store, configuration)
+        if is_in_catalog(self.store):
+            # Imported late, as below.
+            from dagster_delta.table.catalog_rules import check_contract
+
+            check_contract(configuration, table=table)
         check_iceberg_compat(configuration)
         if not force:
             # Imported late: most commits change no configuration.
