@@ -58,7 +58,7 @@ from dagster_delta.protocol.log.paths import (
     parse_log_file_name,
 )
 from dagster_delta.protocol.log.version_checksum import parse_version_checksum
-from dagster_delta.storage import open_store, scheme_of
+from dagster_delta.storage import absolute_uri, open_store, scheme_of
 from dagster_delta.storage.object_store import (
     FetchBudget,
     MaintenanceWork,
@@ -165,6 +165,9 @@ def open_unity_table(location: str, options: Mapping[str, object]) -> ObjectStor
     own = {name: value for name, value in options.items() if name.startswith(_PREFIX)}
     inner = {name: value for name, value in options.items() if name not in own}
     table = UnityTable.of_options(own)
+    if absolute_uri(location) != absolute_uri(table.location):
+        # Another table beside it, with the same options of the storage.
+        return open_store(location, inner)
     if table.vends_credentials and scheme_of(location) not in (None, "file", "memory"):
         inner["credential_provider"] = CredentialSource(
             server=table.server,

@@ -6,13 +6,12 @@ Spec: Catalog-managed tables (writer requirements; maintenance operations).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import MaintenanceWork, ObjectStore, is_in_catalog
-
-if TYPE_CHECKING:
-    from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 CATALOG_FEATURE = "catalogManaged"
 TABLE_ID_KEY = "io.unitycatalog.tableId"
@@ -49,6 +48,21 @@ def check_contract(configuration: TableConfiguration, *, table: str) -> None:
             f"a catalog manages the table, so that it has to keep {', '.join(missing)}",
             table=table,
         )
+
+
+def without_catalog(configuration: TableConfiguration) -> TableConfiguration:
+    """The configuration of a copy of a table, which no catalog manages."""
+    protocol = configuration.protocol
+    lists = {
+        name: None if features is None else tuple(f for f in features if f != CATALOG_FEATURE)
+        for name, features in (
+            ("reader_features", protocol.reader_features),
+            ("writer_features", protocol.writer_features),
+        )
+    }
+    return TableConfiguration(
+        replace(protocol, **lists), configuration.metadata.without(TABLE_ID_KEY)
+    )
 
 
 def check_maintenance(store: ObjectStore, work: MaintenanceWork, what: str) -> None:

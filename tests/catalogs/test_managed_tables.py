@@ -285,3 +285,16 @@ def test_commit_that_the_catalog_refuses_is_an_error_and_not_in_the_log(
     assert not list(server.find(NAME).path.glob("**/*.parquet"))
     table.append(ROWS)
     assert ids_of(table) == [1, 2, 3]
+
+
+def test_clone_by_path_is_a_table_of_its_own(
+    server: UnityServer, catalog: UnityCatalog, tmp_path: Path
+) -> None:
+    table = create_table(catalog)
+    table.append(ROWS)
+    table.clone(tmp_path / "copy")
+    copied = DeltaTable(tmp_path / "copy")
+    assert "catalogManaged" not in (copied.protocol().writer_features or ())
+    assert "io.unitycatalog.tableId" not in copied.metadata().configuration
+    copied.append(ROWS)
+    assert ids_of(copied) == [1, 1, 2, 2, 3, 3]

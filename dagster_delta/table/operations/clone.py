@@ -48,7 +48,8 @@ from dagster_delta.protocol.values.partition_values import (
 )
 from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import scheme_of, spark_path
-from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore, is_in_catalog
+from dagster_delta.table.catalog_rules import without_catalog
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.restore import (
@@ -155,7 +156,13 @@ def clone_table(
     """Create a table with the rows of a version in another store, in one commit."""
     newest = check_clone(source, store, options)
     existing = newest if options.replaced is None else options.replaced
-    configuration = _plan_configuration(source, existing, options, now_ms=clock())
+    if not is_in_catalog(store):
+        source_configuration = without_catalog(source.configuration)
+    else:
+        source_configuration = source.configuration
+    configuration = _plan_configuration(
+        source, source_configuration, existing, options, now_ms=clock()
+    )
     transaction = Transaction(store, existing, clock=clock)
     # What readers misread of the source, they misread of its clone.
     check_readers(source.configuration, configuration, table=store.location.uri)
@@ -265,7 +272,12 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 
 
 def _plan_configuration(
-    source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
+    source: Snapshot,
+    configuration: TableConfiguration,
+    existing: Snapshot | None,
+    options: CloneOptions,
+    *,
+    now_ms: int,
 ) -> TableConfiguration:
     if COLUMN_CHANGE_KEY in source.metadata.configuration:
         raise InvalidArgument(
@@ -275,9 +287,9 @@ def _plan_configuration(
             version=source.version,
         )
     metadata = msgspec.structs.replace(
-        source.metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
+        configuration.metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
     )
-    configuration = TableConfiguration(source.protocol, metadata)
+    configuration = TableConfiguration(configuration.protocol, metadata)
     if existing is not None:
         configuration = restored_configuration(existing.configuration, configuration)
     if options.properties:
