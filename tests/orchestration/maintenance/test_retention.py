@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster reads the annotations of assets itself.
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -19,8 +19,7 @@ from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job
 from dagster_delta.orchestration.maintenance.operations import RetentionConfig
 from tests.orchestration.conftest import QUIET, Lake, library_error, plain
 
-NOW = datetime.now(UTC)
-TODAY = NOW.date()
+TODAY = datetime.now(UTC).date()
 
 
 def days_ago(days: int) -> date:
@@ -57,20 +56,28 @@ def fail(lake: Lake, *assets: dg.AssetsDefinition, **retention: Any) -> BaseExce
     return library_error(caught.value)
 
 
-AGES: list[tuple[pa.DataType, list[Any]]] = [
-    (pa.date32(), [days_ago(100), days_ago(91), days_ago(90), days_ago(1)]),
-    (pa.timestamp("us", "UTC"), [NOW - timedelta(days=days) for days in (100, 91, 89, 1)]),
+AGES: list[tuple[pa.DataType, Callable[[datetime], list[Any]]]] = [
+    (
+        pa.date32(),
+        lambda now: [now.date() - timedelta(days=days) for days in (100, 91, 90, 1)],
+    ),
+    (
+        pa.timestamp("us", "UTC"),
+        lambda now: [now - timedelta(days=days) for days in (100, 91, 89, 1)],
+    ),
     (
         pa.timestamp("us"),
-        [NOW.replace(tzinfo=None) - timedelta(days=days) for days in (100, 91, 89, 1)],
+        lambda now: [now.replace(tzinfo=None) - timedelta(days=days) for days in (100, 91, 89, 1)],
     ),
 ]
 
 
-@pytest.mark.parametrize(("data_type", "values"), AGES, ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize(("data_type", "values_at"), AGES, ids=["date", "timestamp", "ntz"])
 def test_rows_older_than_a_time_are_counted_and_deleted_if_a_run_asks(
-    lake: Lake, data_type: pa.DataType, values: list[Any]
+    lake: Lake, data_type: pa.DataType, values_at: Callable[[datetime], list[Any]]
 ) -> None:
+    # The day may have changed since the tests were collected.
+    values = values_at(datetime.now(UTC))
     rows = pa.table({"at": pa.array([*values, None], data_type), "id": range(5)})
     events = asset_of(rows, {"column": "at", "older_than": "90 days"})
     lake.materialize(events)
