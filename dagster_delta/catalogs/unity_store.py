@@ -91,6 +91,15 @@ _CONTRACT = (
 )
 """Properties that the catalog demands of a table that it manages, also after it was replaced."""
 
+_DEMANDED_FEATURES = frozenset(
+    {
+        *("catalogManaged", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors"),
+        "inCommitTimestamp",
+    }
+)
+"""Those that servers of the versions 0.5 to 0.7 name when a table is created; of an existing table,
+no answer tells them."""
+
 Commits = Literal["catalog", "storage"]
 
 
@@ -384,12 +393,19 @@ class ManagedLogStore(CatalogStore):
 
     def new_table_properties(self) -> Mapping[str, str]:
         """What a commit that creates or replaces the table has to set, features included."""
-        if self._table.is_new:
-            return self._table.properties
+        return self._table.properties if self._table.is_new else self.demanded_properties()
+
+    def demanded_properties(self) -> Mapping[str, str]:
+        """As the port; nothing of a table that the catalog does not have yet."""
         with self._lock:
             loaded = self._tail.loaded or self._reload()
         held = {} if loaded is None else loaded.metadata.properties
         return {key: held[key] for key in _CONTRACT if key in held}
+
+    @property
+    def demanded_features(self) -> frozenset[str]:
+        """As the port."""
+        return _DEMANDED_FEATURES
 
     def allows(self, work: MaintenanceWork) -> bool:
         """Whether the catalog permits maintenance by clients."""

@@ -253,6 +253,13 @@ class CatalogLogStore(Protocol):
         `delta.feature.<name>`.
         """
 
+    def demanded_properties(self) -> Mapping[str, str]:
+        """What every later commit has to keep, with the values that the table has."""
+
+    @property
+    def demanded_features(self) -> Collection[str]:
+        """Features that may not be dropped."""
+
     def allows(self, work: MaintenanceWork) -> bool:
         """Whether the catalog permits clients to do the work."""
 

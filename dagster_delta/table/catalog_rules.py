@@ -11,7 +11,12 @@ from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.storage.object_store import MaintenanceWork, ObjectStore, is_in_catalog
+from dagster_delta.storage.object_store import (
+    CatalogLogStore,
+    MaintenanceWork,
+    ObjectStore,
+    is_in_catalog,
+)
 
 CATALOG_FEATURE = "catalogManaged"
 TABLE_ID_KEY = "io.unitycatalog.tableId"
@@ -28,24 +33,50 @@ def with_catalog_properties(
     return {**store.new_table_properties(), **(properties or {})}
 
 
-def check_contract(configuration: TableConfiguration, *, table: str) -> None:
-    """Refuse a configuration that no table of a catalog may have.
+def check_contract(
+    store: CatalogLogStore, configuration: TableConfiguration, *, table: str
+) -> None:
+    """Refuse a configuration that the table of a catalog may not have. Unity Catalog 0.7 takes some
+    of them, and then refuses every later change of the protocol.
 
     Raises:
-        InvalidArgument: it lacks in-commit timestamps, or what binds it to its catalog.
+        InvalidArgument: it lacks in-commit timestamps, what binds it to its catalog, or a value
+            that the catalog demands.
     """
+    given = configuration.metadata.configuration
+    demanded = store.demanded_properties()
     missing = [
         what
         for what, is_kept in (
             (f"the feature {CATALOG_FEATURE}", configuration.supports(CATALOG_FEATURE)),
-            (TABLE_ID_KEY, TABLE_ID_KEY in configuration.metadata.configuration),
+            (TABLE_ID_KEY, TABLE_ID_KEY in given),
             ("delta.enableInCommitTimestamps", configuration.in_commit_timestamps_enabled),
         )
         if not is_kept
     ]
+    missing += [
+        f"{key} = {value}"
+        for key, value in demanded.items()
+        if given.get(key) != value and key not in missing
+    ]
     if missing:
         raise InvalidArgument(
             f"a catalog manages the table, so that it has to keep {', '.join(missing)}",
+            table=table,
+        )
+
+
+def check_droppable(store: ObjectStore, feature: str) -> None:
+    """Refuse to drop a feature that the catalog demands, before anything is rewritten for it.
+
+    Raises:
+        UnsupportedFeature: the catalog demands it.
+    """
+    table = store.location.uri
+    if is_in_catalog(store) and feature in store.demanded_features:
+        raise UnsupportedFeature(
+            f"the catalog that manages the table demands the feature {feature}: copy the rows to "
+            "an external table without it",
             table=table,
         )
 

@@ -229,6 +229,29 @@ def test_table_keeps_what_the_catalog_demands(server: UnityServer, catalog: Unit
     assert server.find(NAME).latest == 0
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("delta.enableDeletionVectors", "false"), ("delta.checkpointPolicy", "classic")],
+)
+def test_demanded_property_is_kept(catalog: UnityCatalog, key: str, value: str) -> None:
+    # Unity Catalog 0.7 takes the commit, and refuses every later change of the protocol.
+    table = create_table(catalog)
+    version = table.version()
+    with pytest.raises(InvalidArgument, match=f"has to keep {key} = "):
+        table.set_properties({key: value})
+    table.set_properties({"delta.enableTypeWidening": "true"})
+    assert table.version() == version + 1
+
+
+@pytest.mark.parametrize("name", ["deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"])
+def test_demanded_feature_is_not_dropped(catalog: UnityCatalog, name: str) -> None:
+    table = create_table(catalog)
+    version = table.version()
+    with pytest.raises(UnsupportedFeature, match="demands the feature"):
+        table.drop_feature(name)
+    assert DeltaTable(table.uri, store=table.store).version() == version
+
+
 def test_table_that_was_created_again_is_another_one(
     server: UnityServer, catalog: UnityCatalog
 ) -> None:

@@ -30,6 +30,7 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import encode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.catalog_rules import check_droppable
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
@@ -157,6 +158,7 @@ class _FeatureDropping:
             plan = SchemaChangePlan(configuration, configuration, (step,))
         else:
             plan = drop = plan_feature_drop(configuration, name)
+            check_droppable(snapshot.store, drop.feature.name)
             if self._options.dry_run and plan.rewrites_data:
                 files = _files_to_rewrite(snapshot, drop)
                 plan = plan.with_files(files.num_rows, total_bytes(files))

@@ -180,7 +180,7 @@ class Transaction:
             # Imported late, as below.
             from dagster_delta.table.catalog_rules import check_contract
 
-            check_contract(configuration, table=table)
+            check_contract(self.store, configuration, table=table)
         check_iceberg_compat(configuration)
         if not force:
             # Imported late: most commits change no configuration.
