@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dagster import MetadataValue
+from dagster import DagsterError, MetadataValue, OpExecutionContext, build_resources
 from pydantic import Field
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
-from dagster_delta.storage import resolve_variable
+from dagster_delta.storage import absolute_uri, resolve_variable
 from dagster_delta.table.read.branch_tables import BranchBase, branch_of, source_of
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.metadata_keys import RawMetadata
     from dagster_delta.table.branches.branch import Branch
+    from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -85,6 +87,60 @@ class BranchedTables(KnownFieldsOnly):
 
     def _branch_options(self) -> dict[str, object] | None:
         return self.branch_storage_options.to_options() or None
+
+
+def find_refusal(context: OpExecutionContext, uri: str) -> str | None:
+    """Why a step must not write a table that it was given by location: a resource of its code
+    location has a branch, and the table is not in it. None if it may.
+    """
+    branches, place = list(_branches_of_location(context)), f"{absolute_uri(uri)}/"
+    if not branches or any(place.startswith(f"{branch.uri}/") for branch in branches):
+        return None
+    named = ", ".join(f"{branch.name!r} at {branch.uri}" for branch in branches)
+    return (
+        f"the code location has the branch {named}, and the job would write outside of it: give "
+        "the job the asset instead of a location, or a location in the branch; or run it where no "
+        "resource has a branch"
+    )
+
+
+def protect_production(context: OpExecutionContext, table: DeltaTable) -> DeltaTable:
+    """A table that a step was given by location, which refuses writes for `find_refusal`."""
+    if (reason := find_refusal(context, table.uri)) is not None:
+        table.refuse_writes(reason)
+    return table
+
+
+def _branches_of_location(context: OpExecutionContext) -> Iterator[Branch]:
+    """The branches that the resources of a step's code location write to."""
+    try:
+        known = context.job_def.resource_defs
+    except DagsterError:
+        # A step that a unit test calls directly.
+        return
+    branched = {
+        key
+        for key, found in known.items()
+        if isinstance(kind := getattr(found, "configurable_resource_cls", None), type)
+        and issubclass(kind, BranchedTables)
+    }
+    needed, waiting = set[str](), branched
+    while waiting:
+        needed |= waiting
+        further = (known[key].get_required_resource_keys(known) for key in waiting)
+        waiting = set[str]().union(*further) - needed
+    if not needed:
+        return
+    given: Any = context.run_config.get("resources", {})
+    with build_resources(
+        {key: known[key] for key in needed},
+        context.instance,
+        {key: config for key, config in given.items() if key in needed},
+    ) as resources:
+        for key in sorted(branched):
+            found: BranchedTables = getattr(resources, key)
+            if (branch := found.find_branch()) is not None:
+                yield branch
 
 
 def branch_facts(branch: Branch | None, snapshot: Snapshot) -> RawMetadata:

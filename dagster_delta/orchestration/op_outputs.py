@@ -14,7 +14,8 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta import clock
-from dagster_delta.errors import DeltaError
+from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.orchestration.branches import find_refusal
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import GivenStorage, plain_options
@@ -136,6 +137,8 @@ def _drop_op_outputs(
     storage_options: Mapping[str, object],
     config: OpOutputsConfig,
 ) -> None:
+    if not config.dry_run and (reason := find_refusal(context, root)) is not None:
+        raise InvalidArgument(reason, table=root)
     before_ms = clock.now_ms() - config.older_than_hours * 3_600_000
     # The runs first: a run that begins later has no old table.
     kept_roots = _unfinished_roots(context.instance)

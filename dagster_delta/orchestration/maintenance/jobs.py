@@ -217,7 +217,7 @@ def job_on_one_table(
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
         chosen = by_name[config.table]
-        table = chosen.open(context.resources)
+        table = chosen.open_to_write(context)
         if table is None:
             raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
         work(context, chosen, table, config)
@@ -377,7 +377,7 @@ def run_maintenance(
     spark: str | None,
 ) -> None:
     """Do the operations of a config on one table, and report them on its asset."""
-    table = maintained.open(context.resources)
+    table = maintained.open_to_write(context)
     if table is None:
         context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
         return

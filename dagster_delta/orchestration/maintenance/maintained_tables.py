@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.orchestration.branches import protect_production
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
@@ -93,6 +94,15 @@ class MaintainedTable(msgspec.Struct, frozen=True):
             if self.asset_key is None:
                 raise
             return None
+
+    def open_to_write(self, context: dg.OpExecutionContext) -> DeltaTable | None:
+        """The same. A table given by location refuses writes if the code location has a branch,
+        unless it is in the branch.
+        """
+        table = self.open(context.resources)
+        if table is not None and self.uri is not None:
+            protect_production(context, table)
+        return table
 
     def table_name(self, resources: object) -> str | None:
         """`schema.table` in the layout of the IO manager, or the name in its catalog; None for a

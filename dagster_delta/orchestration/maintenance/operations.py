@@ -15,6 +15,7 @@ from pydantic import Field, create_model, model_validator
 
 from dagster_delta.engines import active_spark_session, engine_for
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.branches import find_refusal, protect_production
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
@@ -597,7 +598,8 @@ def _define_op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     further: Any = {"enabled": enabled} if "enabled" in operation.model_fields else {}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
-        maintain(context, config.open(), config.uri, [config])
+        table = protect_production(context, config.open())
+        maintain(context, table, config.uri, [config])
 
     do.__annotations__["config"] = create_model(
         f"Table{operation.__name__}", __base__=(TableConfig, operation), **further
@@ -644,6 +646,10 @@ def maintain(
     for operation in operations:
         if not getattr(operation, "enabled", True):
             continue
+        if isinstance(operation, CloneConfig) and not operation.dry_run:
+            reason = find_refusal(context, operation.target)
+            if reason is not None:
+                raise InvalidArgument(reason, table=operation.target)
         summary, found = _run_or_leave(operation, table, context.log, info)
         is_dry_run = getattr(operation, "dry_run", False)
         title = f"{operation.title} (dry run)" if is_dry_run else operation.title
