@@ -21,10 +21,12 @@ import pyarrow as pa
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import CommitConflict, InvalidArgument, VersionNotFound
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
+from dagster_delta.evolution.programs import READERS_PROPERTY
+from dagster_delta.evolution.properties import set_properties, unset_properties
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
-from dagster_delta.protocol.features.row_tracking import ROW_IDS_KEPT_TAG
+from dagster_delta.protocol.features.row_tracking import ROW_IDS_KEPT_TAG, ROW_TRACKING_DOMAIN
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -73,6 +75,10 @@ from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.followed_tables import application_id, position_at, version_of
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
+_PUBLISHED_SWITCHES = ("delta.enableInCommitTimestamps", READERS_PROPERTY)
+"""Properties that a RESTORE leaves as they are, and a publication sets."""
+_FOLLOWED_PREFIXES = (FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX)
+
 _REBASE = (
     "let the branch begin again from production (rebase), and materialize the asset in it again"
 )
@@ -97,6 +103,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """The files that leave it."""
     copies: tuple[FileCopy, ...] = ()
     """The files to copy from the branch."""
+    dropped_features: tuple[str, ...] = ()
+    """The table features that the branch has dropped, for which the publication is refused."""
     is_published: bool = False
     """Whether production has all of it already."""
 
@@ -107,6 +115,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_published:
             return False
         if base is None or self.entering.num_rows or self.leaving.num_rows:
+            return True
+        if self.dropped_features:
             return True
         return bool(self.renumbered.num_rows) or (
             self.configuration.metadata != base.metadata
@@ -131,6 +141,15 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
         first = 0 if base is None else base.clone_version + 1
         return ChangeDataFeed(
             self.head, self.head.version + 1 if self.is_published else first, max_bytes=max_bytes
+        )
+
+    def describe_dropped_features(self) -> str:
+        """Why the features that the branch has dropped prevent its publication, and what to do."""
+        names = ", ".join(self.dropped_features)
+        return (
+            f"the branch has dropped the table feature {names}, which the older versions of "
+            "production need: set delta.feature.<name> = supported in the branch's table, publish "
+            "it, and drop the feature in production"
         )
 
     def to_markdown(self) -> str:
@@ -165,6 +184,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
             f"- {self.leaving.num_rows:,} files with {_spell(_count_rows(self.leaving))} rows "
             f"({total_bytes(self.leaving):,} bytes) leave"
         )
+        if self.dropped_features:
+            yield f"- **cannot be published**: {self.describe_dropped_features()}"
         if base is not None:
             yield from configuration_lines(base.configuration, self.configuration)
             yield from schema_lines(base.schema, self.configuration.schema)
@@ -194,6 +215,8 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
         )
     base = _load_base(branch, head, newest, production)
     _check_memory(head, base)
+    begun = _load_beginning(head, base)
+    dropped = set() if begun is None else begun.features - head.configuration.features
     named = _NamedFiles(head, base)
     files = named.of(head.live_files())
     now = files.slice(0, 0) if base is None else base.live_files()
@@ -203,11 +226,12 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
         production_uri=production,
         head=head,
         base=base,
-        configuration=_published_configuration(head, base),
+        configuration=_published_configuration(head, base, begun),
         entering=entering,
         renumbered=renumbered,
         leaving=leaving,
         copies=tuple(named.copies.values()),
+        dropped_features=tuple(sorted(dropped)),
     )
 
 
@@ -253,6 +277,9 @@ def _publish_table(
     planned, store = plan_publication(branch, uri), open_store(uri, branch.production_options)
     if planned.base is not None and not planned.changes_anything:
         return CommitResult(planned.base.version, {}, planned.base, skipped=True)
+    if planned.dropped_features:
+        reason, at = planned.describe_dropped_features(), planned.head
+        raise InvalidArgument(reason, table=at.store.location.uri, version=at.version)
     transaction = Transaction(store, planned.base, clock=clock)
     _stage_publication(transaction, planned, positions.translate(planned))
     with transaction.created_files:
@@ -365,7 +392,9 @@ def _check_memory(head: Snapshot, base: Snapshot | None) -> None:
 
 
 def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> None:
-    """Make sure that a commit of production changed no row and no metadata."""
+    """Make sure that a commit of production changed no row, no metadata and no position in another
+    table.
+    """
     try:
         actions = decode_commit(read_commit(store, version), version=version)
     except VersionNotFound as error:
@@ -373,7 +402,12 @@ def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> N
         raise
     changes_rows = any(add.data_change for add in actions.adds) or bool(actions.cdc)
     changes_rows |= any(remove.data_change for remove in actions.removes)
-    if not changes_rows and actions.metadata is None and actions.protocol is None:
+    changes_table = actions.metadata is not None or actions.protocol is not None
+    # Of several domains, such as that of the clustering, a publication would keep the branch's.
+    changes_table |= any(domain.domain != ROW_TRACKING_DOMAIN for domain in actions.domain_metadata)
+    # Without new rows, production has still read what the branch's table may not have.
+    follows = any(txn.app_id.startswith(_FOLLOWED_PREFIXES) for txn in actions.txns)
+    if not (changes_rows or changes_table or follows):
         return
     operation = (actions.commit_info or {}).get("operation", "a commit")
     raise CommitConflict(
@@ -384,13 +418,42 @@ def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> N
     )
 
 
-def _published_configuration(head: Snapshot, base: Snapshot | None) -> TableConfiguration:
+def _load_beginning(head: Snapshot, base: Snapshot | None) -> TableConfiguration | None:
+    """What the branch's table began with, which need not be all that production's has: a table that
+    begins again keeps its protocol and some properties. None for a new table.
+    """
+    begun = BranchBase.of(head)
+    if base is None or begun is None:
+        return None
+    now, then = (snapshot.metadata.configuration for snapshot in (head, base))
+    differs = any(now.get(key) != then.get(key) for key in _PUBLISHED_SWITCHES)
+    if not differs and head.configuration.features >= base.configuration.features:
+        return base.configuration
+    try:
+        return Snapshot.load(head.store, version=begun.clone_version).configuration
+    except VersionNotFound:
+        return base.configuration
+
+
+def _published_configuration(
+    head: Snapshot, base: Snapshot | None, begun: TableConfiguration | None
+) -> TableConfiguration:
     metadata = head.metadata.without(*BRANCH_PROPERTIES)
-    if base is None:
+    if base is None or begun is None:
         metadata = msgspec.structs.replace(metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()))
         return TableConfiguration(head.protocol, metadata)
     own = TableConfiguration(head.protocol, metadata)
-    return restored_configuration(base.configuration, own)
+    published = restored_configuration(base.configuration, own)
+    # A restored version has those of today; what was set in the branch is as new as the branch.
+    for key in _PUBLISHED_SWITCHES:
+        value = head.metadata.configuration.get(key)
+        if value != begun.metadata.configuration.get(key):
+            published = (
+                unset_properties(published, [key], if_exists=True)
+                if value is None
+                else set_properties(published, {key: value})
+            )
+    return published
 
 
 _Fields = dict[str, Any]
@@ -541,7 +604,7 @@ def _followed(snapshot: Snapshot) -> dict[str, int]:
     return {
         txn.app_id: txn.version
         for txn in snapshot.transactions()
-        if txn.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
+        if txn.app_id.startswith(_FOLLOWED_PREFIXES)
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from pathlib import Path
 from typing import Any
@@ -27,49 +26,7 @@ from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clone import clone_table, copy_files
 from dagster_delta.table.table_discovery import find_tables
-
-PROPERTIES = {
-    "delta.enableDeletionVectors": "true",
-    "delta.enableChangeDataFeed": "true",
-    "delta.enableRowTracking": "true",
-}
-
-
-def rows(*ids: int, value: str = "a") -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": [value] * len(ids)})
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return str(tmp_path / "lake")
-
-
-@pytest.fixture
-def production(root: str) -> DeltaTable:
-    table = DeltaTable(f"{root}/raw/orders", must_exist=False)
-    table.append(rows(1, 2, 3), properties=PROPERTIES)
-    table.append(rows(4, 5, 6))
-    table.delete("id = 5")
-    return table
-
-
-def begin(branch: Branch, production: DeltaTable) -> DeltaTable:
-    """The branch's own table, to write."""
-    table = branch.begin(production.uri)
-    assert table is not None
-    return table
-
-
-def ids(table: DeltaTable) -> list[int]:
-    return sorted(table.refresh().scan().to_arrow()["id"].to_pylist())
-
-
-def digest(directory: str) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in Path(directory).rglob("*")
-        if path.is_file()
-    }
+from tests.table.branches.conftest import PROPERTIES, begin, digest, ids, rows
 
 
 def test_branch_reads_production_until_it_writes(root: str, production: DeltaTable) -> None:
