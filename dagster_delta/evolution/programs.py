@@ -138,6 +138,7 @@ def load_programs() -> Programs:
 # What a table is like
 
 _NESTED, _FLAT = "column mapping by name", "column mapping without nested columns"
+_MAPPED_BY_FEATURE = "column mapping beside deletion vectors"
 _BASES = dict.fromkeys(
     (
         _NESTED,
@@ -210,6 +211,9 @@ def _name_mapping(configuration: TableConfiguration) -> Iterator[str]:
             yield "column mapping that came with a rename"
         else:
             yield _FLAT if is_flat else _NESTED
+    if mode != "none" and configuration.protocol.writer_features is not None:
+        # Programs that refuse what a legacy version implies may append to these.
+        yield _MAPPED_BY_FEATURE
 
 
 def _name_widening(old: DataType, new: DataType, *, is_nested: bool) -> str:

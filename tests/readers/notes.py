@@ -83,6 +83,12 @@ NOTES = (
     _append("row against a CHECK", "daft", "rows that break the constraint are stored"),
     _append("column mapping*", "daft", "every value of its rows is NULL, for every reader"),
     _append(
+        "column mapping beside deletion vectors",
+        "DuckDB",
+        "every value of its rows is NULL, for every reader: it writes the names of the schema in "
+        "place of the physical ones, unless the protocol has a version without a list of features",
+    ),
+    _append(
         "*",
         "DuckDB",
         "the log names files that are not there: no reader opens the table until it is restored to "

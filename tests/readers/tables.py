@@ -180,6 +180,18 @@ def write_mapped_flat(uri: str) -> None:
     table.alter("RENAME COLUMN v TO w")
 
 
+@sample(
+    "column mapping beside deletion vectors",
+    where("w", "=", "string", "b"),
+    new_rows=ids(9, w=texts("z")),
+)
+def write_mapped_with_vectors(uri: str) -> None:
+    # The protocol names its features one by one then, so that it implies none that a writer lacks.
+    table = DeltaTable.create(uri, PLAIN.schema, properties=MAPPED | VECTORS)
+    table.append(PLAIN)
+    table.alter("RENAME COLUMN v TO w")
+
+
 def _widened(name: str, before: pa.Array, new_type: str, after: pa.Array, *asked: Question) -> None:
     @sample(
         f"widened: {name}", *asked, features=("type widening",), new_rows=pa.table({"n": after})
