@@ -42,9 +42,11 @@ from dagster_delta.catalogs.unity_messages import (
 )
 from dagster_delta.catalogs.vended_credentials import CredentialSource
 from dagster_delta.errors import (
+    CommitStateUnknown,
     InvalidArgument,
     InvalidTable,
     StorageFailure,
+    TableAlreadyExists,
     TableNotFound,
     UnsupportedFeature,
 )
@@ -181,7 +183,8 @@ def open_unity_table(location: str, options: Mapping[str, object]) -> ObjectStor
         inner["credential_provider"] = CredentialSource(
             server=table.server,
             location=table.location,
-            table=None if table.is_new else table.table,
+            table=table.table,
+            is_new=table.is_new,
             staging_id=table.table_id if table.is_new else None,
             older_table_id=table.table_id if table.is_older else None,
         )
@@ -278,6 +281,13 @@ class CatalogStore:
     def _load(self) -> LoadedTable:
         return self._client.get(table_path(self._table.table), LoadedTable)
 
+    def _is_registered(self) -> bool:
+        try:
+            known = self._load().metadata.location
+        except (StorageFailure, TableNotFound):
+            return False
+        return known.rstrip("/") == self._table.location.rstrip("/")
+
     def _update(
         self, table_id: str, updates: list[dict[str, object]], etag: str | None = None
     ) -> LoadedTable:
@@ -342,18 +352,13 @@ class ExternalTableStore(CatalogStore):
         except CatalogRefusal as refusal:
             if self._is_registered():
                 return
-            raise InvalidTable(
+            # No InvalidTable, after which the files of the commit would be deleted.
+            raise CommitStateUnknown(
                 f"the table was created, but {self._table.table} is not in the catalog: "
                 f"{refusal.message}; drop it, or register it by SQL (CREATE TABLE … LOCATION …)",
                 table=self._location.uri,
+                version=0,
             ) from refusal
-
-    def _is_registered(self) -> bool:
-        try:
-            known = self._load().metadata.location
-        except (StorageFailure, TableNotFound):
-            return False
-        return known.rstrip("/") == self._table.location.rstrip("/")
 
     def _tell(self, version: int, data: bytes) -> None:
         known = self._load().metadata
@@ -425,23 +430,55 @@ class ManagedLogStore(CatalogStore):
 
     def _absorb(self, loaded: LoadedTable) -> LoadedTable:
         if loaded.metadata.table_uuid != self._table.table_id:
+            if self._table.is_new and self._tail.latest < 0:
+                raise TableAlreadyExists(
+                    f"another client has created {self._table.table} by now: open it by resolve",
+                    table=self._location.uri,
+                )
             raise InvalidTable(
                 f"{self._table.table} is another table in the catalog now, with the id "
                 f"{loaded.metadata.table_uuid}: it was dropped and created again; resolve its name "
                 "again",
                 table=self._location.uri,
             )
+        latest, commits = self._read_commits(loaded)
         with self._lock:
             tail = self._tail
-            commits = {commit.version: commit for commit in loaded.commits or ()}
-            latest = max(loaded.latest_table_version or 0, *commits, 0)
             # An answer may arrive after a newer one.
-            tail.commits = commits if latest >= tail.latest else {**tail.commits, **commits}
+            is_newest = latest >= tail.latest
+            tail.commits = commits if is_newest else {**commits, **tail.commits}
+            tail.loaded = loaded if is_newest else tail.loaded
             tail.latest = max(tail.latest, latest)
-            oldest = min(commits, default=latest + 1)
-            tail.published = max(tail.published, oldest - 1)
-            tail.loaded = loaded
+            tail.published = max(tail.published, min(commits, default=latest + 1) - 1)
         return loaded
+
+    def _read_commits(self, loaded: LoadedTable) -> tuple[int, dict[int, CatalogCommit]]:
+        """The newest version of an answer, and the commits up to it that it lists.
+
+        Raises:
+            StorageFailure: the log would end too early, or have a gap.
+        """
+        # Not an InvalidTable, which says that nothing was committed: this may be the answer to a
+        # commit.
+        latest = loaded.latest_table_version
+        if latest is None:
+            raise StorageFailure(
+                f"Unity Catalog does not say which version of {self._table.table} is the newest "
+                "(latest-table-version is missing): check that the server supports tables whose "
+                "commits it takes",
+                table=self._location.uri,
+            )
+        # Spec: the client must ignore any commits beyond latest-table-version; the list is complete
+        # and contiguous up to it.
+        listed = {found.version: found for found in loaded.commits or () if found.version <= latest}
+        if listed and len(listed) != latest - min(listed) + 1:
+            raise StorageFailure(
+                f"Unity Catalog lists the commits {sorted(listed)} of {self._table.table}, whose "
+                f"newest version is {latest}: others are missing, so that the log has a gap",
+                table=self._location.uri,
+                version=latest,
+            )
+        return latest, listed
 
     # Reading.
 
@@ -576,23 +613,28 @@ class ManagedLogStore(CatalogStore):
             first = self._inner.read(path)
             if first != data:
                 # Another process creates the same table: it may have ended before registering it.
-                self._finish_creation(path, first)
+                self._finish_creation(first)
                 raise
-        self._finish_creation(path, data)
+        try:
+            self._finish_creation(data)
+        except InvalidArgument:
+            # Its files are deleted next: no one may finish it.
+            self._inner.delete([path])
+            raise
 
-    def _finish_creation(self, path: str, data: bytes) -> None:
+    def _finish_creation(self, data: bytes) -> None:
         try:
             self._absorb(self._register(data, "MANAGED"))
-        except CatalogRefusal as refusal:
+        except (CatalogRefusal, TableAlreadyExists) as refusal:
             # The answer of an earlier request may have been lost.
-            if self._reload() is not None:
-                return
-            if refusal.is_final:
+            if self._is_registered():
+                self._reload()
+            elif isinstance(refusal, CatalogRefusal) and refusal.status == 400:
                 raise InvalidArgument(
                     f"{refusal.message}; the table was not created", table=self._location.uri
                 ) from refusal
-            refusal.file = path
-            raise
+            else:
+                raise
 
     def _commit(self, path: str, version: int, data: bytes) -> None:
         if version <= self._tail.latest:
@@ -621,7 +663,7 @@ class ManagedLogStore(CatalogStore):
         self._absorb(answer)
         try:
             self.publish()
-        except (StorageFailure, FileNotFoundError, TableNotFound) as error:
+        except (StorageFailure, TableNotFound) as error:
             _LOG.warning(
                 "version %d of %s is committed, but not published yet: %s",
                 version,
@@ -686,9 +728,22 @@ class ManagedLogStore(CatalogStore):
         if loaded is None or not waiting:
             return
         for commit in waiting:
-            data = self._inner.read(_staged_path(commit))
+            path = commit_path(commit.version)
+            try:
+                data = self._inner.read(_staged_path(commit))
+            except FileNotFoundError:
+                # Another client has published it, and deleted the staged file.
+                if self._inner.head(path) is not None:
+                    continue
+                raise StorageFailure(
+                    "the catalog has accepted the commit, but its file is gone, so that it cannot "
+                    "be published",
+                    table=self._location.uri,
+                    file=_staged_path(commit),
+                    version=commit.version,
+                ) from None
             with suppress(FileExistsError):
-                self._inner.put_if_absent(commit_path(commit.version), data)
+                self._inner.put_if_absent(path, data)
         published = waiting[-1].version
         # Spec: only after the copy of that version, and all before it, is complete.
         report: dict[str, object] = {

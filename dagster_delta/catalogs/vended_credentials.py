@@ -23,7 +23,7 @@ from dagster_delta.catalogs.unity_client import (
     table_path,
 )
 from dagster_delta.catalogs.unity_messages import Credentials, StorageCredential
-from dagster_delta.errors import StorageFailure
+from dagster_delta.errors import StorageFailure, TableNotFound
 
 _NAMES = {
     "s3.access-key-id": "access_key_id",
@@ -35,6 +35,8 @@ _NAMES = {
 """The catalog's names of credentials, and those of the clouds' providers."""
 _RENEWED_SECONDS = 300
 """Credentials are asked for again so long before they expire."""
+_PAUSE_SECONDS = 5
+"""How long after a failure they are asked for again while the held ones are valid."""
 
 
 class CredentialSource(msgspec.Struct, frozen=True):
@@ -45,10 +47,12 @@ class CredentialSource(msgspec.Struct, frozen=True):
     server: UnityServer
     location: str
     """URI of the table."""
-    table: str | None = None
+    table: str
     """Name of the table."""
+    is_new: bool = False
+    """Whether the table is being created: the catalog may not have it by its name yet."""
     staging_id: str | None = None
-    """Id of a table that is being created, until the catalog has it by its name."""
+    """Id of a new table that the catalog manages."""
     older_table_id: str | None = None
     """Id of the table, for servers without the Delta API."""
 
@@ -75,29 +79,39 @@ class CredentialSource(msgspec.Struct, frozen=True):
 
     def fetch(self) -> StorageCredential:
         """New credentials, those for the longest prefix of the location."""
-        client = client_of(self.server)
         if self.older_table_id is not None:
             return self._fetch_older()
-        if self.staging_id is not None:
-            path = f"/staging-tables/{quote(self.staging_id, safe='')}/credentials"
-            answer = client.get(path, Credentials)
-        elif self.table is not None:
-            path = f"{table_path(self.table)}/credentials"
-            try:
-                answer = client.get(path, Credentials, {"operation": "READ_WRITE"})
-            except CatalogRefusal as refusal:
-                if refusal.status != 403:
-                    raise
-                answer = client.get(path, Credentials, {"operation": "READ"})
-        else:
-            query = {"location": self.location, "operation": "PATH_CREATE_TABLE"}
-            answer = client.get("/temporary-path-credentials", Credentials, query)
+        answer = self._ask_for_new() if self.is_new else self._ask_by_name()
         fitting = [
             credential
             for credential in answer.storage_credentials
             if _is_below(self.location, credential.prefix)
         ]
         return max(fitting, key=lambda found: len(found.prefix), default=StorageCredential())
+
+    def _ask_for_new(self) -> Credentials:
+        client = client_of(self.server)
+        try:
+            if self.staging_id is not None:
+                path = f"/staging-tables/{quote(self.staging_id, safe='')}/credentials"
+                return client.get(path, Credentials)
+            query = {"location": self.location, "operation": "PATH_CREATE_TABLE"}
+            return client.get("/temporary-path-credentials", Credentials, query)
+        except (CatalogRefusal, TableNotFound) as refusal:
+            # A job may go on for hours after the first commit has registered the table.
+            try:
+                return self._ask_by_name()
+            except TableNotFound:
+                raise refusal from None
+
+    def _ask_by_name(self) -> Credentials:
+        client, path = client_of(self.server), f"{table_path(self.table)}/credentials"
+        try:
+            return client.get(path, Credentials, {"operation": "READ_WRITE"})
+        except CatalogRefusal as refusal:
+            if refusal.status != 403:
+                raise
+            return client.get(path, Credentials, {"operation": "READ"})
 
     def _fetch_older(self) -> StorageCredential:
         client = client_of(self.server)
@@ -155,18 +169,30 @@ class _HeldCredentials:
         self._source = source
         self._lock = threading.Lock()
         self._found: StorageCredential | None = None
+        self._renewed_at = 0.0
 
     def current(self) -> StorageCredential:
-        """Credentials that do not expire within minutes; others are asked for if need be."""
+        """Credentials that are valid for minutes, or for as long as the catalog gives them."""
         with self._lock:
-            if self._found is None or self._expires_soon(self._found):
-                self._found = self._source.fetch()
+            if self._found is None or time.time() >= self._renewed_at:
+                self._renew()
+            assert self._found is not None  # noqa: S101
             return self._found
 
-    @staticmethod
-    def _expires_soon(found: StorageCredential) -> bool:
-        expires_ms = found.expiration_time_ms
-        return expires_ms is not None and expires_ms / 1000 - time.time() < _RENEWED_SECONDS
+    def _renew(self) -> None:
+        now = time.time()
+        try:
+            found = self._source.fetch()
+        except StorageFailure:
+            held = self._found
+            if held is None or now * 1000 >= (held.expiration_time_ms or 0):
+                raise
+            # Those of before are valid still; the next caller asks again.
+            self._renewed_at = now + _PAUSE_SECONDS
+            return
+        expires = (found.expiration_time_ms or float("inf")) / 1000
+        # Half of those that are short-lived: each request would ask for new ones otherwise.
+        self._found, self._renewed_at = found, max(expires - _RENEWED_SECONDS, (now + expires) / 2)
 
 
 @lru_cache(maxsize=1024)
