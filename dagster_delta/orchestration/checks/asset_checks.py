@@ -63,6 +63,8 @@ class Rule(msgspec.Struct, frozen=True):
     run, to the result of the rule."""
     is_of_rows: bool = False
     """Whether the rule can be evaluated on the rows of some partitions."""
+    is_of_write: bool = False
+    """Whether each write of the asset reports the result, too."""
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -116,7 +118,8 @@ def delta_asset_checks(
     table. A rule that the embedded engine cannot evaluate like Spark is a warning, never a pass.
 
     Each of the asset's `expectations` is a check of its name besides: its result is what the latest
-    write has counted, from the log.
+    write has counted, from the log. In a run that also writes the asset the write has reported it,
+    and the check adds no second result.
 
     Args:
         asset: the asset, its spec, or its key if `table` is given.
@@ -189,6 +192,7 @@ def delta_asset_checks(
             known.name: Rule(
                 f"{known.condition} holds for each row that is written.",
                 lambda s, *_, known=known: check_expectation(s, known),
+                is_of_write=True,
             )
             for known in options.expectations
         }
@@ -196,6 +200,7 @@ def delta_asset_checks(
             audit.check_name: Rule(
                 "The audit of each write passes.",
                 lambda s, *_, name=audit.check_name: check_audit(s, name),
+                is_of_write=True,
             )
             for audit in options.audits
         }
@@ -292,6 +297,10 @@ def _define_checks(
         if partitions is not None and has_partition:
             within = partitions.find_slice(context.partition_keys)
         for check_key in context.selected_asset_check_keys:
+            if rules[check_key.name].is_of_write and _was_reported(context, check_key):
+                # Assets that wait for the check wait for its output.
+                yield dg.Output(None, check_key.name)
+                continue
             last = None
             if partitions is None:
                 last = _passed_at(context.instance, check_key, snapshot)
@@ -417,6 +426,18 @@ def _make_result(
         severity=severity,
         description=finding.description,
         metadata=shown(metadata),
+    )
+
+
+def _was_reported(context: dg.AssetCheckExecutionContext, key: dg.AssetCheckKey) -> bool:
+    """Whether a check has a result in this run already."""
+    history = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    return any(
+        record.run_id == context.run.run_id
+        and record.event is not None
+        and record.event.dagster_event is not None
+        and record.event.dagster_event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        for record in history
     )
 
 

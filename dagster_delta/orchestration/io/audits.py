@@ -87,15 +87,17 @@ class AuditResult(msgspec.Struct, frozen=True):
         """Whether nothing may be committed."""
         return not self.passed and self.severity == dg.AssetCheckSeverity.ERROR
 
-    def evaluation(self, asset_key: dg.AssetKey) -> dg.AssetCheckEvaluation:
-        """The result of the asset check of its name."""
+    def evaluation(
+        self, asset_key: dg.AssetKey, further: RawMetadata | None = None
+    ) -> dg.AssetCheckEvaluation:
+        """The result of the asset check of its name, with further metadata."""
         return dg.AssetCheckEvaluation(
             asset_key=asset_key,
             check_name=self.audit.check_name,
             passed=self.passed,
             severity=self.severity,
             description=self.description,
-            metadata=self.metadata,
+            metadata={**(further or {}), **self.metadata},
         )
 
 

@@ -13,9 +13,10 @@ from dagster_delta.errors import AuditFailed, ExpectationFailed
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.audits import AuditResult
 from dagster_delta.orchestration.io.run_facts import current_execution
-from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted, shown
 from dagster_delta.orchestration.row_tables import Row, row_table
 from dagster_delta.table.operations.expectations import Expectation, ObservedRows, spell_counts
+from dagster_delta.table.read.snapshot import Snapshot
 
 VIOLATIONS_KEY = "delta/violations"
 ROWS_KEY = "delta/failing_rows"
@@ -52,19 +53,24 @@ def report_evaluations(
     options: AssetOptions,
     observed: ObservedRows | None,
     audits: Sequence[AuditResult],
+    snapshot: Snapshot,
 ) -> None:
-    """Report the result of each expectation and audit as that of an asset check of its name, if
-    this is a step of a run.
+    """Report the result of each expectation and audit as that of an asset check of its name, at the
+    version that was written, if this is a step of a run.
     """
     execution = current_execution()
     if execution is None:
         return
+    # A restore to the latest version whose checks passed finds the version here.
+    of_version = {"delta/version": snapshot.version, DETAILS: {"table_id": snapshot.metadata.id}}
+    checked = shown(of_version)
     for result in audits:
-        execution.log_event(result.evaluation(asset_key))
+        execution.log_event(result.evaluation(asset_key, checked))
     for expectation in options.expectations if observed is not None else ():
         assert observed is not None  # noqa: S101  mypy does not see it
         masked = options.masked_columns
-        execution.log_event(_make_evaluation(asset_key, expectation, observed, masked))
+        found = _make_evaluation(asset_key, expectation, observed, masked, checked)
+        execution.log_event(found)
 
 
 def report_failure(
@@ -91,6 +97,7 @@ def _make_evaluation(
     expectation: Expectation,
     observed: ObservedRows | ExpectationFailed,
     masked: Collection[str],
+    further: RawMetadata | None = None,
 ) -> dg.AssetCheckEvaluation:
     count = observed.violations.get(expectation.name, 0)
     texts = (
@@ -102,7 +109,7 @@ def _make_evaluation(
         passed=not count,
         severity=check_severity(expectation),
         description=describe_counts(expectation, count, observed.num_rows),
-        metadata={VIOLATIONS_KEY: count, **_failing_rows(texts, masked)},
+        metadata={**(further or {}), VIOLATIONS_KEY: count, **_failing_rows(texts, masked)},
     )
 
 

@@ -131,7 +131,7 @@ def _report_expectations(context: OutputContext, written: WrittenAsset) -> Mappi
     options, observed = written.write.options, written.observed
     audits = written.audit_results
     if context.has_asset_key:
-        report_evaluations(context.asset_key, options, observed, audits)
+        report_evaluations(context.asset_key, options, observed, audits, written.snapshot)
     others = written.metadata.get("delta/quarantined_rows")
     also = others if isinstance(others, int) else 0
     counts = expectation_metadata(options.expectations, observed, also_set_aside=also)

@@ -123,6 +123,25 @@ def test_checks_repeat_the_counts_of_the_log(tmp_path: Path, instance: dg.Dagste
     assert found["positive"].description == ("2 of 4 rows violate amount > 0: written all the same")
 
 
+def test_a_run_that_writes_and_checks_has_one_result_of_each_expectation(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    asset = orders(WARNS, DROPS)
+    checks = delta_asset_checks(asset, blocking=True)
+
+    @dg.asset(deps=[asset])
+    def report() -> None: ...
+
+    result = run(asset, tmp_path, instance, checks=[*checks, report])
+    assert result.success
+    assert result.asset_materializations_for_node("report")
+    names = [found.check_name for found in result.get_asset_check_evaluations()]
+    assert sorted(names) == ["delta_constraints", "has_id", "positive"]
+    found = evaluations(result)["has_id"]
+    assert records(found.metadata["delta/failing_rows"]) == [{"id": None, "amount": 5.0}]
+    assert found.metadata["delta/version"].value == 0
+
+
 class _Killed(BaseException):
     """The process ends here."""
 
