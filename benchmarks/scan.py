@@ -100,7 +100,7 @@ def _delete_some(action: dict[str, Any]) -> dict[str, Any]:
     return {"add": {**action["add"], "deletionVector": descriptor}}
 
 
-def _many_files(directory: Path, size: int) -> None:
+def many_files(directory: Path, size: int) -> None:
     """One file that is there, among many that statistics rule out."""
     import deltalake
     import pyarrow as pa
@@ -175,7 +175,7 @@ CASES = {
     "needle": Case(
         "one row in {size} files",
         100_000,
-        _many_files,
+        many_files,
         {
             "ours": _ours(lambda snapshot: snapshot.scan(where="id = -1").to_arrow().num_rows),
             "deltalake.scan": _deltalake(lambda table: _count(table.scan(predicate="id = -1"))),
