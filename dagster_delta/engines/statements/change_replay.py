@@ -128,6 +128,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     """The events, made by the same engine."""
     condition: MergeCondition
     """That the keys of a row and of an event are equal."""
+    num_events: int
     target: ReadPlan
     """The files that may have a row of a key of the events, with the columns as they will be; all
     files where an event truncates."""

@@ -419,7 +419,7 @@ class _Changes(msgspec.Struct, frozen=True):
         merge = replace(
             merge,
             reads=reads,
-            num_given_rows=self.source.summarise(plan.condition).num_rows,
+            num_given_rows=plan.num_events,
             must_commit=remembered is not None,
             application=memory.unchanged() if remembered is None else remembered,
         )
@@ -508,8 +508,8 @@ class _Changes(msgspec.Struct, frozen=True):
         )
         condition = split_condition(names.condition(on, "matched"))
         takes_all = self.options.from_snapshots or rules.truncates is not None
-        keys = self.source.summarise(condition).keys
-        predicate: Typed = TRUE if takes_all else Call("and", keys, BOOLEAN)
+        summary = self.source.summarise(condition)
+        predicate: Typed = TRUE if takes_all else Call("and", summary.keys, BOOLEAN)
         planner = FilePlanner(snapshot)
         of_table = planner.predicate_of(predicate)
         found = planner.candidates(of_table)
@@ -522,6 +522,7 @@ class _Changes(msgspec.Struct, frozen=True):
             rules=rules,
             given=self.source,
             condition=condition,
+            num_events=summary.num_rows,
             target=read_plan(snapshot, found.files, None, configuration),
             memory=of_memory,
             table=snapshot.store.location.uri,

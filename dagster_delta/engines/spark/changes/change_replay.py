@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
 _MEMORY, _ROW, _ROW_END, _GIVEN = range(4)
+_ORIGIN = f"{ROW_NUMBER}_origin"
 _BROADCAST_ROWS = 1_000_000
 
 
@@ -87,8 +88,10 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         functions = self._functions
         self._check_given()
         entries, marks = self._add_implied(self._all_entries())
-        events = _apply(entries, self._query.unite_events())
-        keys = ", ".join(f"k{i}" for i in range(len(self.plan.rules.keys)))
+        named = [f"k{i}" for i in range(len(self.plan.rules.keys))]
+        keys = ", ".join(named)
+        # Every window is of a key, or of a part of its entries: one shuffle serves all of them.
+        events = _apply(entries.repartition(*named), self._query.unite_events())
         contradicts = "0" if self.plan.rules.replaces_equal else "x"
         watched = events.selectExpr("*", f"max({contradicts}) OVER (PARTITION BY {keys}) AS bad")
         replayed = _apply(watched, self._query.replay())
@@ -171,18 +174,24 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             self._entries(
                 self.source.frame,
                 self._given_sequence(),
-                kind=(_GIVEN, is_delete, is_truncate.cast("int")),
+                kind=(functions.lit(_GIVEN), is_delete, is_truncate.cast("int")),
             )
         ]
         target = self._rows_of_keys(read_frame(self.session, plan.target))
         start, end = rules.bounds if rules.keeps_history else (rules.stored_sequence, None)
         of_start = None if start is None else functions.col(quote(start))
-        no, zero = functions.lit(False), functions.lit(0)
-        of_end = None if end is None else functions.col(quote(end))
-        frames.append(self._entries(target, of_start, of_end, kind=(_ROW, no, zero)))
-        if of_end is not None:
-            ended = target.where(of_end.isNotNull())
-            frames.append(self._entries(ended, of_end, kind=(_ROW_END, ~no, zero)))
+        origin, of_end = functions.lit(_ROW), None
+        if end is not None:
+            # A closed row is two entries. The table is scanned once for both.
+            at_end = functions.col(quote(end))
+            starts, ends = functions.array(origin), functions.array(origin, functions.lit(_ROW_END))
+            entries_of_row = functions.when(at_end.isNull(), starts).otherwise(ends)
+            target = target.withColumn(_ORIGIN, functions.explode(entries_of_row))
+            origin = functions.col(_ORIGIN)
+            of_end = functions.when(origin == _ROW, at_end)
+            of_start = functions.when(origin == _ROW, of_start).otherwise(at_end)
+        kind = (origin, origin == _ROW_END, functions.lit(0))
+        frames.append(self._entries(target, of_start, of_end, kind=kind))
         frames += [self._memory_entries(frame) for frame in self._memory_frames()]
         return reduce(lambda left, right: left.unionByName(right), frames)
 
@@ -199,7 +208,9 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         kind = functions.col(KIND_COLUMN)
         mark = functions.when(kind == SNAPSHOT, 2).when(kind == TRUNCATE, 1).otherwise(0)
         is_delete = kind.isin(DELETE, TRUNCATE)
-        return self._entries(frame, functions.col(SEQUENCE_COLUMN), kind=(_MEMORY, is_delete, mark))
+        return self._entries(
+            frame, functions.col(SEQUENCE_COLUMN), kind=(functions.lit(_MEMORY), is_delete, mark)
+        )
 
     def _rows_of_keys(self, frame: DataFrame) -> DataFrame:
         """The rows with a key of the events; all of them if the plan takes all."""
@@ -211,8 +222,8 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
                 self._comparable(quote(key), plan.rules.columns.field(key).data_type).alias(f"k{i}")
                 for i, key in enumerate(plan.rules.keys)
             ]
-        ).distinct()
-        if self.source.summarise(plan.condition).num_rows <= _BROADCAST_ROWS:
+        )
+        if plan.num_events <= _BROADCAST_ROWS:
             keys = functions.broadcast(keys)
         on = [
             self._comparable(quote(key), plan.rules.columns.field(key).data_type)
@@ -233,7 +244,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         sequence: Column | None,
         end: Column | None = None,
         *,
-        kind: tuple[int, Column, Column],
+        kind: tuple[Column, Column, Column],
     ) -> DataFrame:
         rules, functions = self.plan.rules, self._functions
         origin, is_delete, is_truncate = kind
@@ -252,14 +263,14 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         number = functions.col(ROW_NUMBER) if ROW_NUMBER in frame.columns else functions.lit(0)
         old = functions.struct(whole.alias("row"), q.alias("start"))
         columns = {
-            "o": functions.lit(origin),
+            "o": origin,
             "d": is_delete.cast("int"),
             "t": is_truncate.cast("int"),
             "n": number.cast("long"),
             "p": whole,
             "q": q,
-            "w": functions.when(functions.lit(origin == _ROW), old),
-            "l": (functions.lit(origin == _ROW) & e.isNull()).cast("int"),
+            "w": functions.when(origin == _ROW, old),
+            "l": ((origin == _ROW) & e.isNull()).cast("int"),
         }
         for i, name in enumerate(rules.keys):
             columns[f"k{i}"] = self._comparable(quote(name), rules.columns.field(name).data_type)
