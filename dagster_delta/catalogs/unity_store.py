@@ -607,6 +607,8 @@ class ManagedLogStore(CatalogStore):
         """Write the first commit in place, and register the table."""
         if not self._table.is_new or self._reload() is not None:
             raise FileExistsError(path)
+        # Delta Kernel for Java 4.4 appends to no table without the directory of staged commits.
+        self._stage(0, data, 0)
         try:
             self._inner.put_if_absent(path, data)
         except FileExistsError:
