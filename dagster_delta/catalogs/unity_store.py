@@ -725,11 +725,14 @@ class ManagedLogStore(CatalogStore):
         """
         with self._lock:
             tail = self._tail
-            loaded, first, last = tail.loaded, tail.published + 1, tail.latest
-            waiting = [tail.commits[n] for n in range(first, last + 1) if n in tail.commits]
+            loaded, first = tail.loaded, tail.published + 1
+            # Those that were copied before, too: the report on them may have been lost.
+            waiting = [tail.commits[version] for version in sorted(tail.commits)]
         if loaded is None or not waiting:
             return
         for commit in waiting:
+            if commit.version < first:
+                continue
             path = commit_path(commit.version)
             try:
                 data = self._inner.read(_staged_path(commit))

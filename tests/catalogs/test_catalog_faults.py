@@ -426,6 +426,18 @@ def test_reader_beside_a_backlog_sees_every_version_complete(
     assert ids_of(open_table(catalog.resolve(NAME))) == [0, 1, 3]
 
 
+def test_writer_whose_reports_were_lost_reports_again_at_the_limit(
+    server: UnityServer, table: DeltaTable
+) -> None:
+    server.max_unpublished = 2
+    away = Refusal(500, "", "away")
+    server.faults.append(Fault("POST", "/tables/orders", "answer", "latest-backfilled", away, 2))
+    for number in range(3):
+        table.append(rows(number))
+    assert ids_of(table) == [0, 1, 2]
+    assert not server.find(NAME).commits
+
+
 _T = TypeVar("_T")
 
 
