@@ -145,7 +145,7 @@ def test_reader_prefers_the_catalog_to_the_published_file_and_ignores_later_ones
     create_table(catalog).append(ROWS)
     log = log_of(server)
     published = log / f"{1:020d}.json"
-    staged = next((log / "_staged_commits").iterdir())
+    (staged,) = (log / "_staged_commits").glob(f"{1:020d}.*.json")
     server.find(NAME).commits[1] = {
         "version": 1,
         "timestamp": 5,
@@ -170,8 +170,8 @@ def test_writer_publishes_the_backlog_of_others_and_commits(
         table.append(pa.table({"id": [number], "tags": [["x"]]}))
     # Ten writers have ended before they published.
     held, log = server.find(NAME), log_of(server)
-    for staged in (log / "_staged_commits").iterdir():
-        version = int(staged.name.split(".")[0])
+    for version in range(1, 11):
+        (staged,) = (log / "_staged_commits").glob(f"{version:020d}.*.json")
         info = json.loads(staged.read_text().splitlines()[0])["commitInfo"]
         held.commits[version] = {
             "version": version,
