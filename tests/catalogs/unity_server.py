@@ -495,7 +495,8 @@ class UnityServer:
     def _report_published(table: Table, version: int) -> None:
         if version > table.latest:
             raise invalid("reported version is beyond the latest")
-        for published in range(version + 1):
+        # Older ones may be cleaned up.
+        for published in (known for known in table.commits if known <= version):
             if not (table.path / "_delta_log" / f"{published:020d}.json").exists():
                 raise invalid(f"version {published} is not published")
         table.commits = {v: commit for v, commit in table.commits.items() if v > version}
