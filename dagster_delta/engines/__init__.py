@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         session_conf,
         settings_without_effect,
         ship_package,
+        with_nullable_parts,
     )
     from dagster_delta.engines.spark.session.shared_server import (
         join_shared_server,
@@ -61,7 +62,7 @@ _MODULES = {
     "spark.executor_reports": "counting_written_bytes",
     "spark.session.session": (
         "is_connect local_settings local_spark_session naming_lost_session running_session "
-        "session_conf settings_without_effect ship_package"
+        "session_conf settings_without_effect ship_package with_nullable_parts"
     ),
     "spark.session.shared_server": "join_shared_server stop_shared_server",
     "sql_query": "REGISTERED run_query",
@@ -102,6 +103,7 @@ __all__ = [
     "to_rows",
     "to_table_types",
     "universal_engine",
+    "with_nullable_parts",
 ]
 
 

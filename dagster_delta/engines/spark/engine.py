@@ -37,7 +37,11 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
-from dagster_delta.engines.spark.session.session import frame_of, is_apache_spark
+from dagster_delta.engines.spark.session.session import (
+    frame_of,
+    is_apache_spark,
+    with_nullable_parts,
+)
 from dagster_delta.engines.spark.write.compaction import (
     backfill_on_spark,
     compact_on_spark,
@@ -171,7 +175,7 @@ class SparkEngine:
             return ObservedFrame(cast("DataFrame", data), rules, store)
         # Other servers do not cache rows between queries, so this process does.
         is_frame = active_session.is_spark_frame(data)
-        rows = cast("DataFrame", data).toArrow() if is_frame else data
+        rows = with_nullable_parts(cast("DataFrame", data)).toArrow() if is_frame else data
         return ObservedReader(rows, rules, leaves_out=None, zone=self.time_zone, table=table)
 
     def merge(self, plan: MergePlan) -> MergedRows:

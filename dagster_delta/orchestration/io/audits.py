@@ -217,7 +217,8 @@ def _query_batches(
         frames: dict[str, Any] = {
             name: snapshot.scan().to_spark(session) for name, snapshot in snapshots.items()
         }
-        yield from session.sql(sql, **frames).toArrow().to_batches()
+        rows = engines.with_nullable_parts(session.sql(sql, **frames))
+        yield from rows.toArrow().to_batches()
         return
     scans = {name: snapshot.scan() for name, snapshot in snapshots.items()}
     # By attribute: the parser is loaded when a query runs.

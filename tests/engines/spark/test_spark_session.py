@@ -20,6 +20,7 @@ from dagster_delta.engines.spark.session.session import (
     is_connect,
     local_spark_session,
     session_conf,
+    with_nullable_parts,
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.delta_table import DeltaTable
@@ -140,3 +141,12 @@ def test_rows_merged_from_a_table_with_an_empty_chunk_are_all_there(
     merge = table.merge(source, "t.k = s.k", engine="spark")
     merge.when_not_matched_insert_all().execute()
     assert sorted(table.snapshot().scan().to_arrow()["k"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_null_struct_with_a_field_that_is_not_nullable_becomes_arrow(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT IF(id = 0, named_struct('a', named_struct('b', id)), NULL) AS s, array(id) AS n "
+        "FROM range(2)"
+    )
+    rows = with_nullable_parts(frame).toArrow()
+    assert rows.to_pydict() == {"s": [{"a": {"b": 0}}, None], "n": [[0], [1]]}

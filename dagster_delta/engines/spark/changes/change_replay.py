@@ -16,7 +16,12 @@ from dagster_delta.engines.spark.changes.merge import ROW_NUMBER, SparkMergeSour
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import sql_column, to_spark_schema, to_spark_type
-from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
+from dagster_delta.engines.spark.session.session import (
+    frame_of,
+    functions_of,
+    is_apache_spark,
+    with_nullable_parts,
+)
 from dagster_delta.engines.statements.change_replay import (
     CHANGE_COLUMN,
     DELETE,
@@ -106,6 +111,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         """The rows, computed once."""
         if is_apache_spark(self.session):
             return frame.localCheckpoint()
+        frame = with_nullable_parts(frame)
         return frame_of(self.session, frame.toArrow(), frame.schema)
 
     def _check_given(self) -> None:

@@ -40,7 +40,12 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_schema,
     to_spark_type,
 )
-from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
+from dagster_delta.engines.spark.session.session import (
+    frame_of,
+    functions_of,
+    is_apache_spark,
+    with_nullable_parts,
+)
 from dagster_delta.engines.spark.write.change_query import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.write.tasks import WrittenChanges
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
@@ -101,7 +106,7 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
             if is_apache_spark(frame.sparkSession):
                 return cls._of_frame(frame, table)
             # Other servers do not cache rows between queries, so this process does.
-            session, data = frame.sparkSession, frame.toArrow()
+            session, data = frame.sparkSession, with_nullable_parts(frame).toArrow()
         rows = data if isinstance(data, SourceRows) else SourceRows(data, directory)
         schema = to_arrow_schema(rows.schema)
         found = pa.Table.from_batches([batch for _, batch in rows.batches()], schema)

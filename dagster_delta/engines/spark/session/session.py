@@ -160,6 +160,34 @@ def frame_of(session: SparkSession, rows: pa.Table, schema: types.StructType | s
         return session.createDataFrame(whole, schema)
 
 
+def with_nullable_parts(frame: DataFrame) -> DataFrame:
+    """The frame with every field of a struct, element and value nullable, for `toArrow`: that of
+    pyspark 4.2 refuses a null struct with a field that is not.
+    """
+    nullable = types.StructType([_as_nullable(field) for field in frame.schema])
+    return frame if nullable == frame.schema else frame.to(nullable)
+
+
+def _as_nullable(field: types.StructField) -> types.StructField:
+    """The field with the same nullability, and every part of its type nullable."""
+    return types.StructField(
+        field.name, _with_nullable_parts(field.dataType), field.nullable, field.metadata
+    )
+
+
+def _with_nullable_parts(kind: types.DataType) -> types.DataType:
+    match kind:
+        case types.StructType():
+            parts = [(field.name, _with_nullable_parts(field.dataType)) for field in kind]
+            return types.StructType([types.StructField(name, part) for name, part in parts])
+        case types.ArrayType():
+            return types.ArrayType(_with_nullable_parts(kind.elementType))
+        case types.MapType():
+            key, value = map(_with_nullable_parts, (kind.keyType, kind.valueType))
+            return types.MapType(key, value)
+    return kind
+
+
 @contextmanager
 def _bounded_batches(session: SparkSession) -> Iterator[None]:
     """Set a batch size while the block runs, if the session has no limit.
