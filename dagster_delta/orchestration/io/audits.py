@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta import clock, engines
-from dagster_delta.errors import AuditFailed, InvalidArgument
+from dagster_delta.errors import AuditFailed, InvalidArgument, TableNotFound
 from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
 from dagster_delta.orchestration.quarantine import REJECTED_PROPERTY
 from dagster_delta.orchestration.row_tables import Row, first_rows, row_table
@@ -134,10 +134,10 @@ class WriteAudits:
 
     def __call__(self, staged: StagedWrite) -> Mapping[str, object]:
         """What the commit records. Raises AuditFailed if one blocks."""
-        self.results = tuple(_run_audit(audit, staged, self._masked) for audit in self._audits)
         keeps = [audit.keep_for for audit in self._audits if audit.on_failure == "keep"]
         if keeps:
             self._rejected.expire(max(keeps))
+        self.results = tuple(_run_audit(audit, staged, self._masked) for audit in self._audits)
         blocking = [result for result in self.results if result.blocks]
         if not blocking:
             return {AUDITS_KEY: [_spell_result(result) for result in self.results]}
@@ -269,9 +269,22 @@ class RejectedRows(msgspec.Struct, frozen=True):
         )
 
     def expire(self, after: dt.timedelta) -> None:
-        """Delete rows that are older than a time."""
-        if not DeltaTable.is_delta_table(self.uri, storage_options=self.storage_options):
+        """Delete rows that are older than a time.
+
+        Raises:
+            InvalidArgument: the table there has another purpose, so that no row can be kept in it.
+        """
+        table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
+        try:
+            properties = table.snapshot().metadata.configuration
+        except TableNotFound:
             return
+        if REJECTED_PROPERTY not in properties:
+            raise InvalidArgument(
+                f"audits of {self.owner} keep rows in the table {self.uri}, and the one there has "
+                f"another purpose (it lacks the property {REJECTED_PROPERTY}): give one of both "
+                "another location by the metadata schema or table_name",
+                table=self.uri,
+            )
         oldest = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC) - after
-        where = f"_rejected_at < TIMESTAMP '{oldest.isoformat()}'"
-        DeltaTable(self.uri, storage_options=self.storage_options).delete(where)
+        table.delete(f"_rejected_at < TIMESTAMP '{oldest.isoformat()}'")

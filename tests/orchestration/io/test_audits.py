@@ -169,6 +169,24 @@ def test_rejected_rows_are_kept_once_and_expire(
     assert stored_rows(rejected) == []
 
 
+def test_no_row_is_kept_in_a_table_of_another_purpose(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    orders = Orders(tmp_path, instance, Audit(few, on_failure="keep"))
+    long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    mine = DeltaTable(f"{orders.uri}_rejected", must_exist=False)
+    mine.append(pa.table({"id": [7], "_rejected_at": [long_ago]}))
+    for rows in ([1, 2], [1, 2, 3, 4]):
+        result = orders.run(*rows)
+        failure = result.failure_data_for_node("orders")
+        assert failure is not None
+        assert failure.error is not None
+        assert "has another purpose" in str(failure.error.cause or failure.error)
+    assert not DeltaTable.is_delta_table(orders.uri)
+    assert mine.version() == 0
+    assert stored_rows(mine.uri, columns=["id"]) == [{"id": 7}]
+
+
 def test_partitions_of_a_run_are_published_together(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
