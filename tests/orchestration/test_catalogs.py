@@ -420,4 +420,4 @@ def test_maintenance_sensor_measures_a_table_by_name(catalog):
     )
     with dg.DagsterInstance.ephemeral() as instance:
         tick = sensor(dg.build_sensor_context(instance=instance))
-    assert "1 tables are within the limits" in tick.skip_reason.skip_message
+    assert "1 table within the limits" in tick.skip_reason.skip_message

@@ -30,6 +30,7 @@ from dagster_delta.orchestration.maintenance.operations import (
     DeltaMaintenanceConfig,
     spell_bytes,
 )
+from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.table.operations.health import TableHealth
 
@@ -159,7 +160,7 @@ def delta_maintenance_sensor(
             context.log.info(note)
         if not due and not problems:
             named = ", ".join(f"{limit} {value:g}" for limit, value in limits.items())
-            notes = [f"nothing is due: {len(found)} tables are within the limits ({named})"]
+            notes = [f"nothing is due: {counted(len(found), 'table')} within the limits ({named})"]
         return dg.SensorResult(
             run_requests=[_request_run(one, defaults) for one in chosen],
             skip_reason=None if chosen else dg.SkipReason("; ".join(notes)),
@@ -312,7 +313,7 @@ def _choose_tables(
     for one in due:
         spent = sum(request.num_bytes for request in cursor.requests)
         if cursor.versions.get(one.name) == one.state:
-            notes.append(f"{one.name} has not changed since its last maintenance: {one.because}")
+            notes.append(f"{_describe_unchanged(instance, one.name)}: {one.because}")
         elif _is_maintained_now(instance, one.name):
             notes.append(f"{one.name} is being maintained: {one.because}")
         elif budget is not None and spent + one.num_bytes > budget:
@@ -326,6 +327,18 @@ def _choose_tables(
             cursor.versions[one.name] = one.state
             chosen.append(one)
     return chosen, notes
+
+
+def _describe_unchanged(instance: dg.DagsterInstance, name: str) -> str:
+    """Why a table is left alone that is as it was when a run was requested."""
+    filters = dg.RunsFilter(tags={MAINTAINED_TABLE_TAG: name})
+    for record in instance.get_run_records(filters, limit=1):
+        if record.dagster_run.status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
+            return (
+                f"{name} is due, and its last maintenance (run {record.dagster_run.run_id}) did "
+                "not succeed: see why and launch it again, or it waits until the table changes"
+            )
+    return f"{name} has not changed since its last maintenance"
 
 
 def _is_maintained_now(instance: dg.DagsterInstance, name: str) -> bool:

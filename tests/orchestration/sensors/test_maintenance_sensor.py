@@ -78,9 +78,7 @@ def test_nothing_runs_where_nothing_is_due(lake: Lake) -> None:
     write_table(lake.root, "a", 2)
     result = sensor_of(lake).tick()
     assert not result.run_requests
-    assert "nothing is due: 1 tables are within the limits (num_small_files 3" in str(
-        result.skip_reason
-    )
+    assert "nothing is due: 1 table within the limits (num_small_files 3" in str(result.skip_reason)
 
 
 def test_a_table_is_maintained_again_only_after_it_has_changed(lake: Lake) -> None:
@@ -91,6 +89,23 @@ def test_a_table_is_maintained_again_only_after_it_has_changed(lake: Lake) -> No
     assert "a has not changed since its last maintenance" in str(result.skip_reason)
     table.append(pa.table({"id": [7, 8]}))
     assert ticks.names() == ["a"]
+
+
+def test_a_failed_maintenance_is_named_in_the_tick(lake: Lake) -> None:
+    write_table(lake.root, "a", 5)
+    ticks = sensor_of(lake)
+    (request,) = ticks.tick().run_requests or ()
+    job = ticks.sensor.job
+    assert isinstance(job, dg.JobDefinition)
+    run = lake.instance.create_run_for_job(
+        job,
+        run_config=request.run_config,
+        tags=dict(request.tags),
+        status=dg.DagsterRunStatus.FAILURE,
+    )
+    assert f"its last maintenance (run {run.run_id}) did not succeed" in str(
+        ticks.tick().skip_reason
+    )
 
 
 def test_a_table_that_is_being_maintained_waits(lake: Lake) -> None:
