@@ -289,10 +289,6 @@ class UnityCatalog:
         query = {"catalog_name": catalog}
         return sorted(found.name for found in self._list("/schemas", "schemas", query, _Named))
 
-    def list_catalogs(self) -> list[str]:
-        """The names of the catalogs. Raises StorageFailure."""
-        return sorted(found.name for found in self._list("/catalogs", "catalogs", {}, _Named))
-
     def drop_table(self, name: str) -> None:
         """Remove a table from the catalog, which deletes the files of a table that it manages.
 

@@ -7,11 +7,9 @@ as a union of boxes, each the product of some keys of every dimension.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import product
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -96,26 +94,6 @@ def keys_by_dimension(partitions_def: dg.PartitionsDefinition[Any], key: str) ->
             key = partitions_def.get_partition_key_from_str(key)
         return key.keys_by_dimension
     return {"": key}
-
-
-def single_partitions(selection: PartitionSelection | None) -> dict[str, PartitionSelection]:
-    """Each partition of a selection, as a selection of its own, by its key, sorted."""
-    found = {}
-    for box in () if selection is None else selection.boxes:
-        for cell in product(*map(_single_slices, box)):
-            key = KEY_SEPARATOR.join(part.keys[0] for part in cell if part.is_dimension)
-            found[key] = PartitionSelection((key,), (cell,))
-    return dict(sorted(found.items()))
-
-
-def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
-    if not dimension.is_dimension:
-        return [dimension]
-    windows = dimension.windows or [None] * len(dimension.keys)
-    return [
-        dataclasses.replace(dimension, keys=(key,), windows=None if window is None else (window,))
-        for key, window in zip(dimension.keys, windows, strict=True)
-    ]
 
 
 def dimension_columns(
