@@ -10,6 +10,8 @@ import pyarrow as pa
 from pydantic import Field, ImportString, TypeAdapter
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.components.check_options import CheckOptions
 from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     DeltaAttributes,
@@ -34,6 +36,7 @@ from dagster_delta.orchestration.incremental.file_assets import (
 )
 from dagster_delta.orchestration.incremental.file_rows import FileFormat, NewColumns
 from dagster_delta.orchestration.incremental.landing_files import OnBadFiles, OnBadRows
+from dagster_delta.orchestration.io.asset_options import NAMESPACE
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 
@@ -57,6 +60,22 @@ class ComputedAssetComponent(AssetDeltaComponent):
         description="Whether the asset runs in the concurrency pool of its table, and so never "
         "while the table is maintained, if the limit of the pool is 1.",
     )
+
+    checks: CheckOptions | None = Field(
+        default=None,
+        description="Asset checks on the table. The expectations and audits in the metadata of the "
+        "asset are checks in any case.",
+    )
+
+    def definitions(self, asset: dg.AssetsDefinition) -> dg.Definitions:
+        """The asset with its checks."""
+        options = {name.removeprefix(NAMESPACE) for name in asset.metadata_by_key[asset.key]}
+        checks = []
+        if self.checks is not None:
+            checks = self.checks.checks(asset)
+        elif options & {"expectations", "audits"}:
+            checks = delta_asset_checks(asset, constraints=False)
+        return dg.Definitions(assets=[asset], asset_checks=checks)
 
     def asset_options(self, *kinds: str) -> dict[str, Any]:
         """Arguments of `dg.asset`, and the attributes that the function for the asset takes."""
@@ -112,7 +131,7 @@ class DeltaSqlComponent(ComputedAssetComponent):
     memory_limit: str = "2GB"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The asset.
+        """The asset with its checks.
 
         Raises:
             InvalidArgument: the attributes are inconsistent.
@@ -124,7 +143,7 @@ class DeltaSqlComponent(ComputedAssetComponent):
         keys = {name: dg.AssetKey.from_user_string(key) for name, key in self.upstream.items()}
         if self.sql_file is not None:
             options["sql"] = (context.path / self.sql_file).read_text(encoding="utf-8")
-        return dg.Definitions(assets=[delta_sql_asset(**{**options, "upstream": keys})])
+        return self.definitions(delta_sql_asset(**{**options, "upstream": keys}))
 
 
 @dg.scaffold_with(DeltaChangeFeedScaffolder)
@@ -166,7 +185,7 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
     lineage: bool = True
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """The asset.
+        """The asset with its checks.
 
         Raises:
             InvalidArgument: the attributes are inconsistent.
@@ -176,7 +195,7 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
         function = (
             _return_changes if self.function is None else _FUNCTION.validate_python(self.function)
         )
-        return dg.Definitions(assets=[define(function)])
+        return self.definitions(define(function))
 
 
 class FilesSensorOptions(DeltaAttributes):
@@ -224,14 +243,15 @@ class DeltaIngestionComponent(ComputedAssetComponent):
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """The asset and its sensor.
+        """The asset with its checks and its sensor.
 
         Raises:
             InvalidArgument: the attributes are inconsistent.
         """
         asset = delta_files_asset(**self.asset_options())
+        defined = self.definitions(asset)
         if self.sensor is None:
-            return dg.Definitions(assets=[asset])
+            return defined
         sensor = delta_files_sensor(
             f"{asset.key.to_python_identifier()}_files",
             self.source,
@@ -240,7 +260,7 @@ class DeltaIngestionComponent(ComputedAssetComponent):
             minimum_age_seconds=self.minimum_age_seconds,
             **self.sensor.arguments(),
         )
-        return dg.Definitions(assets=[asset], sensors=[sensor])
+        return dg.Definitions.merge(defined, dg.Definitions(sensors=[sensor]))
 
 
 def _return_changes(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:

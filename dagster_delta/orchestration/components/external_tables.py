@@ -4,7 +4,6 @@ or of every table below a root.
 
 from __future__ import annotations
 
-import datetime as dt
 import fnmatch
 import logging
 import re
@@ -19,8 +18,8 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import Field
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
+from dagster_delta.orchestration.components.check_options import CheckOptions
 from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     DeltaAttributes,
@@ -59,7 +58,6 @@ from dagster_delta.orchestration.storage_options import GivenStorage, plain_opti
 from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_schema
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.spelling import schema_of
 from dagster_delta.table.table_discovery import DeclaredTable
 
 _log = logging.getLogger(__name__)
@@ -305,52 +303,6 @@ class DeltaMaintenanceSensorComponent(DeltaComponent, DeltaAttributes):
         return dg.Definitions(sensors=[delta_maintenance_sensor(**{**self.arguments(), **limits})])
 
 
-class CheckOptions(DeltaAttributes):
-    """The asset checks of a table.
-
-    The attributes without a description are arguments of `delta_asset_checks`.
-    """
-
-    passed_to = delta_asset_checks
-
-    constraints: bool = True
-    unique: list[str] | None = None
-    row_count: list[int | None] | None = Field(
-        default=None, min_length=2, max_length=2, examples=[[1, None]]
-    )
-    freshness: dict[Literal["days", "hours", "minutes"], float] | None = Field(
-        default=None, examples=[{"days": 1, "hours": 12}]
-    )
-    columns: dict[str, str] = Field(
-        default={},
-        examples=[{"id": "BIGINT", "name": "STRING"}],
-        description="Expected columns, with their types in Spark SQL.",
-    )
-    allow_more_columns: bool = False
-    health: dict[str, float] = Field(default={}, examples=[{"small_file_share": 0.5}])
-    anomalies: dict[Literal["rows", "bytes", "age"], float] = Field(
-        default={}, examples=[{"rows": 3, "age": 3}]
-    )
-    training_commits: int = 10
-    all_rows: bool = False
-    cron: str | None = Field(default=None, examples=["0 * * * *"])
-    cron_timezone: str = "UTC"
-    masked_columns: list[str] = Field(default=[])
-    blocking: bool | list[str] = False
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
-
-    def checks(
-        self, key: dg.AssetKey, uri: str, storage_options: GivenStorage | None
-    ) -> list[dg.AssetChecksDefinition]:
-        """The checks of one table."""
-        options = self.arguments()
-        if self.freshness is not None:
-            options["freshness"] = dt.timedelta(**self.freshness)
-        if self.columns:
-            options["schema"] = schema_of(self.columns)
-        return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
-
-
 class ExternalTablesComponent(AssetDeltaComponent):
     """Tables written outside Dagster, as assets with their checks and a sensor."""
 
@@ -406,7 +358,7 @@ class ExternalTablesComponent(AssetDeltaComponent):
             assets.append(asset)
             keys[uri.rstrip("/")] = asset.key
             if self.checks is not None:
-                checks += self.checks.checks(asset.key, uri, self.storage)
+                checks += self.checks.checks(asset.key, table=uri, storage_options=self.storage)
         sensors = []
         if self.sensor is not None:
             reported = None if self.observe else keys.__getitem__

@@ -37,6 +37,7 @@ from dagster_delta import (
 )
 from dagster_delta.errors import InvalidArgument
 from tests.orchestration.conftest import QUIET, library_error
+from tests.table_rows import stored_rows
 
 COMPONENTS = [
     DeltaChangeFeedComponent,
@@ -563,6 +564,27 @@ def only_days_e(changes: pa.Table) -> pa.Table:
 
 
 UPSTREAM = {"upstream": "raw/x"}
+POSITIVE = {"name": "positive", "condition": "id > 1", "on_violation": "quarantine"}
+
+
+@pytest.mark.parametrize("checks", [None, {"unique": ["id"], "constraints": False}])
+def test_what_is_expected_of_a_declared_asset_is_among_its_checks(
+    sandbox, tmp_path, instance, checks
+) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n2\n3\n")
+    asset = {"key": "raw/ids", "metadata": {"expectations": [POSITIVE]}}
+    source = {"source": str(tmp_path / "*.csv"), "columns": {"id": "BIGINT"}}
+    further = {} if checks is None else {"checks": checks}
+    loaded = load(sandbox, DeltaIngestionComponent, asset=asset, **source, **further)
+    manager = DeltaIOManager(root_uri=str(tmp_path / "lake"))
+    defs = dg.Definitions.merge(loaded, dg.Definitions(resources={"io_manager": manager}))
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    found = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert found == {"positive": False} | ({} if checks is None else {"delta_unique": True})
+    known = {key.name for each in defs.asset_checks or () for key in each.check_keys}
+    assert known == set(found)
+    assert stored_rows(str(tmp_path / "lake/raw/ids"), columns=["id"]) == [{"id": 2}, {"id": 3}]
 
 
 def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) -> None:
