@@ -587,6 +587,38 @@ def test_what_is_expected_of_a_declared_asset_is_among_its_checks(
     assert stored_rows(str(tmp_path / "lake/raw/ids"), columns=["id"]) == [{"id": 2}, {"id": 3}]
 
 
+def test_change_events_of_files_become_a_declared_history(sandbox, tmp_path, instance) -> None:
+    events = {
+        "merge_type": "auto_cdc",
+        "keys": ["id"],
+        "sequence_by": "seq",
+        "stored_as_scd_type": 2,
+        "apply_as_deletes": "op = 'D'",
+        "except_column_list": ["op", "seq"],
+    }
+    loaded = load(
+        sandbox,
+        DeltaIngestionComponent,
+        asset={"key": "raw/people", "metadata": {"merge_config": events}},
+        source=str(tmp_path / "*.csv"),
+        columns={"id": "BIGINT", "name": "STRING", "op": "STRING", "seq": "BIGINT"},
+        mode="auto_cdc",
+    )
+    manager = DeltaIOManager(root_uri=str(tmp_path / "lake"))
+    defs = dg.Definitions.merge(loaded, dg.Definitions(resources={"io_manager": manager}))
+    job = defs.resolve_implicit_global_asset_job_def()
+    for number, lines in enumerate(("1,a,U,1\n1,c,U,3\n2,b,U,1\n2,b,D,4", "1,late,U,2")):
+        (tmp_path / f"{number}.csv").write_text(f"id,name,op,seq\n{lines}\n")
+        assert job.execute_in_process(instance=instance, run_config=QUIET).success
+    rows = stored_rows(str(tmp_path / "lake/raw/people"))
+    assert sorted((row["name"], row["__START_AT"], row["__END_AT"]) for row in rows) == [
+        ("a", 1, 2),
+        ("b", 1, 4),
+        ("c", 3, None),
+        ("late", 2, 3),
+    ]
+
+
 def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) -> None:
     query = {
         "asset": {"key": "reports/total", "group_name": "reports", "kinds": ["own"]},
