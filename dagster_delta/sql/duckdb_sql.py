@@ -285,6 +285,18 @@ def duckdb_input(
     return values
 
 
+def comparable_input(values: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.Array:
+    """A column in a form for which the SQL's equality and order are the same as Spark's."""
+    found = duckdb_input(values, data_type)
+    # Minus zero equals zero, but its hash differs.
+    return pc.add(found, pa.scalar(0.0, found.type)) if pa.types.is_floating(found.type) else found
+
+
+def input_type(data_type: DataType) -> pa.DataType:
+    """The `pyarrow.DataType` of columns of a type in those forms."""
+    return duckdb_input(pa.nulls(0, to_arrow_type(data_type)), data_type).type
+
+
 def _without_zones(data_type: DataType) -> DataType:
     """The type with timestamps as microseconds of UTC."""
     inner = [*map(_without_zones, inner_types(data_type))]

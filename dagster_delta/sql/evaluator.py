@@ -15,15 +15,14 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.statistics.bounds import keeps_order
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import (
-    BOOLEAN,
     DOUBLE,
+    FLOAT,
     VARIANT,
     holds_values,
     is_numeric,
@@ -107,7 +106,7 @@ _KERNELS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_FLOATS = (PrimitiveType("float"), DOUBLE)
+_FLOATS = (FLOAT, DOUBLE)
 
 
 def compile_value(expression: Typed) -> Compiled | None:
@@ -115,22 +114,15 @@ def compile_value(expression: Typed) -> Compiled | None:
     match expression:
         case Column():
             return _compile_column(expression)
-    return _compile_condition(expression) if expression.data_type == BOOLEAN else None
-
-
-def _compile_condition(expression: Typed) -> Compiled | None:
-    match expression:
-        case Column():
-            return _compile_operand(expression)
         case Call("and" | "or" as name, arguments):
-            masks = [_compile_condition(argument) for argument in arguments]
+            masks = [compile_value(argument) for argument in arguments]
             kernel = pc.and_kleene if name == "and" else pc.or_kleene
             known = [mask for mask in masks if mask is not None]
             if len(known) < len(masks):
                 return None
             return lambda columns: reduce(kernel, (mask(columns) for mask in known))
         case Call("not", (child,)):
-            inner = _compile_condition(child)
+            inner = compile_value(child)
             return None if inner is None else lambda columns: pc.invert(inner(columns))
         case Call("is null", (Column(path),)):
             return lambda columns: pc.is_null(columns[path])
@@ -177,10 +169,8 @@ def _compile_comparison(name: str, operand: Typed, literal: Literal) -> Compiled
     values = _compile_operand(operand)
     if values is None or operand.data_type is None:
         return None
-    if literal.value is None:
-        if name == "<=>":
-            return lambda columns: pc.is_null(values(columns))
-        return lambda columns: pa.nulls(len(values(columns)), pa.bool_())
+    if literal.value is None and name == "<=>":
+        return lambda columns: pc.is_null(values(columns))
     is_float = operand.data_type in _FLOATS
     if isinstance(literal.value, float) and math.isnan(literal.value):
         return None
@@ -213,9 +203,8 @@ def _compile_membership(operand: Typed, values: list[Typed]) -> Compiled | None:
     def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
         column = found(columns)
         listed = pc.is_in(column, value_set=value_set)
-        if has_null:
-            return pc.if_else(listed, listed, null_scalar(pa.bool_()))
-        return pc.if_else(pc.is_null(column), null_scalar(pa.bool_()), listed)
+        unknown = pc.invert(listed) if has_null else pc.is_null(column)
+        return pc.if_else(unknown, null_scalar(pa.bool_()), listed)
 
     return mask
 

@@ -8,8 +8,9 @@ is taken from the rows by their number, so no value is converted on its way.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.arrow.merge_join import ArrowMergeSource, MergeJoin, join_input
+from dagster_delta.engines.arrow.merge_join import ArrowMergeSource, MergeJoin
 from dagster_delta.engines.arrow.predicate_matching import add_rows
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.statements.change_replay import (
@@ -46,7 +47,7 @@ from dagster_delta.parquet.store_assignment import assign_rows
 from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.python_values import python_rows
-from dagster_delta.sql.duckdb_sql import open_database
+from dagster_delta.sql.duckdb_sql import comparable_input, open_database
 from dagster_delta.sql.evaluator import Evaluator, column_at
 from dagster_delta.sql.filters import parse_filter
 from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
@@ -298,7 +299,7 @@ class _Replay:
         first = next(batches, None)
         if first is None:
             first = self._event_batch(0, self._rows.take(np.empty(0, np.int64), ()))
-        reader = pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches))
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
         self.connection.register("given", reader)
         self.connection.execute("CREATE TABLE entries AS SELECT * FROM given")
         self.connection.unregister("given")
@@ -339,19 +340,19 @@ class _Replay:
             "q": index_of(numbers * 2 + is_end),
             "w": pc.if_else(is_row, references, pa.scalar(None, pa.int64())),
         }
-        for i, name in enumerate(rules.keys):
-            arrays[f"k{i}"] = join_input(batch.column(name), rules.columns.field(name).data_type)
+        for i, field in enumerate(map(rules.columns.field, rules.keys)):
+            arrays[f"k{i}"] = comparable_input(batch.column(field.name), field.data_type)
         for letter, name in (("s", _END if is_end else _SEQUENCE), ("e", _END)):
             leaves = _leaves_of(batch.column(name), rules.sequence_type)
             for i, (values, data_type) in enumerate(leaves):
-                arrays[f"{letter}{i}"] = join_input(values, data_type)
+                arrays[f"{letter}{i}"] = comparable_input(values, data_type)
         is_live = pc.and_(is_row, pc.is_null(batch.column(_END)))
         arrays["l"] = pc.cast(is_live, pa.int8())
         is_value = pc.equal(is_delete, _int8(0))
         for i, field in enumerate(rules.values):
             values = batch.column(field.name)
             values = pc.if_else(is_value, values, pa.nulls(count, values.type))
-            arrays[f"c{i}"] = join_input(values, field.data_type)
+            arrays[f"c{i}"] = comparable_input(values, field.data_type)
             if rules.fills_nulls:
                 none = pa.scalar(None, pa.int64())
                 arrays[f"f{i}"] = pc.if_else(pc.is_valid(values), references, none)
@@ -560,11 +561,6 @@ def _as_schema(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 def _numbers(references: pa.Array) -> NDArray[np.int64]:
     return numbers_of(pc.cast(references, pa.int64()))
-
-
-def _chained(first: pa.RecordBatch, others: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _nested(relation: str, steps: Sequence[Step]) -> str:

@@ -28,9 +28,8 @@ from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.conditions import all_of
-from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
+from dagster_delta.sql.duckdb_sql import comparable_input, duckdb_input, input_type, open_database
 from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
 from dagster_delta.sql.typed import FALSE, Column
 
@@ -346,21 +345,21 @@ class MergeJoin:
         for index, rows in enumerate(self._source_keys.rows):
             arrays = [index_of(rows)]
             arrays += [
-                join_input(key.chunk(index), data_type)
+                comparable_input(key.chunk(index), data_type)
                 for key, data_type in zip(self._source_keys.values, self._types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _key_fields(self) -> Iterator[pa.Field]:
         for index, data_type in enumerate(self._types):
-            yield pa.field(f"k{index}", _input_type(data_type))
+            yield pa.field(f"k{index}", input_type(data_type))
 
     def _target_fields(self) -> Iterator[pa.Field]:
         yield pa.field("f", pa.int32())
         yield pa.field("r", pa.int64())
         yield from self._key_fields()
         for index, data_type in enumerate(self._carried.values()):
-            yield pa.field(f"c{index}", _input_type(data_type))
+            yield pa.field(f"c{index}", input_type(data_type))
 
     def _render_join(self) -> str:
         conditions = [
@@ -379,7 +378,7 @@ class MergeJoin:
             for rows, columns in self._target_rows(batches):
                 arrays = [rows.column(FILE_ORDINAL), rows.column(ROW_INDEX)]
                 for key, data_type in zip(self._keys, self._types, strict=True):
-                    arrays.append(join_input(key.values(columns, rows.num_rows), data_type))
+                    arrays.append(comparable_input(key.values(columns, rows.num_rows), data_type))
                 for path, data_type in self._carried.items():
                     arrays.append(duckdb_input(columns[path], data_type))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -419,16 +418,3 @@ class MergeJoin:
 def places_where(is_true: pa.BooleanArray) -> NDArray[np.int64]:
     """The indexes of the true values: numpy int64 array."""
     return numbers_of(pc.indices_nonzero(is_true)).astype(np.int64)
-
-
-def join_input(values: pa.Array, data_type: DataType) -> pa.Array:
-    """A key in a form for which the SQL engine's equality is the same as Spark's."""
-    found = duckdb_input(values, data_type)
-    if pa.types.is_floating(found.type):
-        # Minus zero equals zero, but its hash differs.
-        return pc.add(found, scalar_of(0.0, data_type))
-    return found
-
-
-def _input_type(data_type: DataType) -> pa.DataType:
-    return duckdb_input(pa.nulls(0, to_arrow_type(data_type)), data_type).type

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.predicate_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import OlderRows, ReadPlan
@@ -18,9 +17,8 @@ from dagster_delta.nested_arrays import numbers_of
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
-from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
+from dagster_delta.protocol.values.arrow_columns import whole_array
+from dagster_delta.sql.duckdb_sql import comparable_input, input_type, open_database
 from dagster_delta.storage.scratch import scratch_directory
 
 _OLDER = """CREATE TEMP TABLE older AS SELECT * FROM (
@@ -35,14 +33,14 @@ def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> 
     names = [*keys, *order_by]
     types = [plan.configuration.schema.field(name).data_type for name in names]
     fields = [pa.field("f", pa.int32()), pa.field("r", pa.int64())]
-    fields += [pa.field(f"c{index}", _input_type(kind)) for index, kind in enumerate(types)]
+    fields += [pa.field(f"c{index}", input_type(kind)) for index, kind in enumerate(types)]
     chosen = list(dict.fromkeys(names))
     reader = plan_reader(plan, chosen)
     sources = reader.sources(data_files(plan.files))
 
     def inputs() -> Iterator[pa.RecordBatch]:
         for batch in read_ahead(plan.store, sources, files=plan.files):
-            values = map(_comparable, map(batch.column, names), types)
+            values = map(comparable_input, map(batch.column, names), types)
             arrays = [batch.column(FILE_ORDINAL), batch.column(ROW_INDEX), *values]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -63,25 +61,9 @@ def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> 
             examples = ties.limit(MAX_EXAMPLES).fetchall()
         finally:
             connection.close()
-    found = found.combine_chunks()
-    ordinals, rows = (numbers_of(_whole(found[name])) for name in ("f", "r"))
+    ordinals, rows = (numbers_of(whole_array(found[name])) for name in ("f", "r"))
     paths = plan.files["path"]
     older = {
         paths[ordinal].as_py(): bitmap_of(some) for ordinal, some in rows_by_file(ordinals, rows)
     }
     return OlderRows(older, num_ties, tuple(map(str, examples)))
-
-
-def _whole(values: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-
-
-def _comparable(values: pa.Array, data_type: DataType) -> pa.Array:
-    """A column in a form for which the SQL engine's order and equality are Spark's."""
-    found = duckdb_input(values, data_type)
-    # Minus zero equals zero, but its hash differs.
-    return pc.add(found, pa.scalar(0.0, found.type)) if pa.types.is_floating(found.type) else found
-
-
-def _input_type(data_type: DataType) -> pa.DataType:
-    return _comparable(pa.nulls(0, to_arrow_type(data_type)), data_type).type
