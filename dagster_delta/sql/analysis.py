@@ -12,7 +12,7 @@ from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.schema import MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
-from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
+from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name, has_column
 from dagster_delta.sql.parser import (
     CastSyntax,
     Function,
@@ -34,7 +34,6 @@ from dagster_delta.sql.typed import (
     column_of,
     is_too_deep,
     types_of,
-    walk,
 )
 from dagster_delta.sql.types import (
     BOOLEAN,
@@ -251,15 +250,11 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
         return operands
     lengths = {column.char_length for column in columns if column.char_length is not None}
     others = operands[1:] if name == "in" else [o for o in operands if o not in columns]
-    if any(map(_has_column, others)):
+    if any(map(has_column, others)):
         return operands
     if len(lengths) > 1:
         raise Refusal("a comparison of CHAR(n) of different lengths")
     return tuple(_pad_literal(operand, *lengths) for operand in operands)
-
-
-def _has_column(operand: Typed) -> bool:
-    return any(isinstance(node, Column) for node in walk(operand))
 
 
 def _pad_literal(operand: Typed, length: int) -> Typed:

@@ -66,12 +66,10 @@ def _find_surplus(
             values = map(_key_values, map(batch.column, columns), types)
             yield pa.RecordBatch.from_arrays([numbers, sign, *values], schema=pa.schema(fields))
 
-    connection = open_database(directory, memory.join_bytes, preserve_insertion_order=False)
-    try:
+    memory_bytes = memory.join_bytes
+    with open_database(directory, memory_bytes, preserve_insertion_order=False) as connection:
         connection.register("given", pa.RecordBatchReader.from_batches(pa.schema(fields), inputs()))
         found = connection.sql(_SURPLUS.format(keys=keys)).to_arrow_table()
-    finally:
-        connection.close()
     return np.sort(np.repeat(found["row"].to_numpy(), found["surplus"].to_numpy()))
 
 

@@ -47,20 +47,18 @@ def find_older(plan: ReadPlan, keys: Sequence[str], order_by: Sequence[str]) -> 
     columns = [f"c{index}" for index in range(len(names))]
     order = ", ".join(f"{column} DESC NULLS LAST" for column in columns[len(keys) :])
     by_key = ", ".join(columns[: len(keys)])
-    with scratch_directory("delta-latest-") as directory:
-        connection = open_database(
-            directory, MemoryBudget.of(None).join_bytes, preserve_insertion_order=False
-        )
-        try:
-            given = pa.RecordBatchReader.from_batches(pa.schema(fields), inputs())
-            connection.register("given", given)
-            connection.execute(_OLDER.format(keys=by_key, order=order))
-            found = connection.sql("SELECT f, r FROM older ORDER BY f, r").to_arrow_table()
-            ties = connection.sql(f"SELECT {by_key} FROM older WHERE place = 1")
-            num_ties = ties.count("*").fetchall()[0][0]
-            examples = ties.limit(MAX_EXAMPLES).fetchall()
-        finally:
-            connection.close()
+    memory_bytes = MemoryBudget.of(None).join_bytes
+    with (
+        scratch_directory("delta-latest-") as directory,
+        open_database(directory, memory_bytes, preserve_insertion_order=False) as connection,
+    ):
+        given = pa.RecordBatchReader.from_batches(pa.schema(fields), inputs())
+        connection.register("given", given)
+        connection.execute(_OLDER.format(keys=by_key, order=order))
+        found = connection.sql("SELECT f, r FROM older ORDER BY f, r").to_arrow_table()
+        ties = connection.sql(f"SELECT {by_key} FROM older WHERE place = 1")
+        num_ties = ties.count("*").fetchall()[0][0]
+        examples = ties.limit(MAX_EXAMPLES).fetchall()
     ordinals, rows = (numbers_of(whole_array(found[name])) for name in ("f", "r"))
     paths = plan.files["path"]
     older = {

@@ -50,13 +50,14 @@ def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
     _, operands = typed_alike(name, arguments)
     # Beside NULL on the left, DuckDB does not compute what may fail on the right.
     is_null = isinstance(operands[0], Literal) and operands[0].value is None and name != "<=>"
-    if not is_null and not _has_column(operands[0]) and _has_column(operands[1]):
+    if not is_null and not has_column(operands[0]) and has_column(operands[1]):
         # A constant is on the right, for what matches on the form of a comparison.
         name, operands = FLIPPED[name], operands[::-1]
     return boolean_call(name, operands)
 
 
-def _has_column(operand: Typed) -> bool:
+def has_column(operand: Typed) -> bool:
+    """Whether an operand reads a column, or may: a part that only Spark evaluates."""
     return any(isinstance(node, Column | Refused) for node in walk(operand))
 
 
