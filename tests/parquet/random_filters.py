@@ -25,6 +25,8 @@ import pyarrow.parquet as pq
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.schema import inner_types
+from dagster_delta.sql.types import collation_of, is_primitive
 from tests.conftest import GOLDEN_TABLES
 
 MAX_ROWS = 200_000
@@ -82,6 +84,10 @@ class SecondReader:
             if stored is not None:
                 yield Leaf(path, "", stored)
 
+        field = self.snapshot.schema.field(name)
+        is_shape = not inner_types(field.data_type) and not is_primitive(field.data_type)
+        if is_shape or collation_of(field) is not None:
+            return  # Only Spark compares such values.
         column = self.rows.column(name)
         yield from visit(
             _quoted(name),
@@ -409,7 +415,8 @@ def random_rows(draw: random.Random, count: int, part: int) -> pa.Table:
     )  # fmt: skip
 
 
-def _golden_tables() -> Iterator[DeltaTable]:
+def readable_tables() -> Iterator[DeltaTable]:
+    """The golden tables of up to `MAX_ROWS` rows that can be read."""
     for path in sorted(GOLDEN_TABLES.glob("*/table")):
         try:
             table = DeltaTable(str(path))
@@ -424,7 +431,7 @@ def main(count: int = 10_000, seed: int = 7) -> None:
     """Compare half of the filters on random tables and half on golden ones."""
     draw = random.Random(seed)
     done = different = 0
-    golden = [*_golden_tables()]
+    golden = [*readable_tables()]
     with tempfile.TemporaryDirectory() as directory:
         while done < count:
             make = draw.choice((foreign_table, own_table))
