@@ -86,7 +86,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
         """The layout for new files of a table."""
-        is_indexed = statistics_rule(configuration.properties)
+        is_indexed = statistics_rule(configuration)
         # The file may have partition columns too, but their values are already in the log.
         left_out = set(configuration.partition_columns)
         carried = carried_columns(configuration)

@@ -184,6 +184,26 @@ def test_named_columns_are_indexed_instead_and_a_struct_with_all_it_holds() -> N
     }
 
 
+DOTTED = pa.table({"c.d": [1], "C": [{"D": 2, "e": 3}], "x": [4]})
+
+
+def test_a_field_that_is_spelled_as_a_column_has_no_bounds_that_duckdb_would_take_for_its() -> None:
+    assert indexed(DOTTED, {}) == {"c.d": 0, "C": {"e": 0}, "x": 0}
+    config = mapped_configuration(schema_of(DOTTED), "name")
+    assert statistics(DOTTED, config)["maxValues"] == {
+        "col-1": 1,
+        "col-2": {"col-4": 3},
+        "col-5": 4,
+    }
+
+
+def test_such_a_field_has_statistics_where_it_is_named_or_may_be_a_clustering_column() -> None:
+    everything = {"c.d": 0, "C": {"D": 0, "e": 0}, "x": 0}
+    assert indexed(DOTTED, {"delta.dataSkippingStatsColumns": "`c.d`,C,x"}) == everything
+    config = configuration(schema_of(DOTTED), protocol=featured("clustering", "domainMetadata"))
+    assert statistics(DOTTED, config)["nullCount"] == everything
+
+
 def test_statistics_are_keyed_by_physical_names() -> None:
     config = mapped_configuration(schema_of(NESTED), "name")
     found = statistics(NESTED, config)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.registry import effective_features
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import (
@@ -33,7 +34,7 @@ from dagster_delta.protocol.schema import (
     fold_name,
     walk_types,
 )
-from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
+from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import array_of
@@ -184,15 +185,24 @@ def schema_leaves(
             yield leaf
 
 
-def statistics_rule(properties: TableProperties) -> Callable[[int, tuple[str, ...]], bool]:
+def statistics_rule(configuration: TableConfiguration) -> Callable[[int, tuple[str, ...]], bool]:
     """Whether files have statistics on a leaf, by its index and its logical path.
 
     `delta.dataSkippingStatsColumns` names them; otherwise they are the first
-    `delta.dataSkippingNumIndexedCols` leaves of the data columns.
+    `delta.dataSkippingNumIndexedCols` leaves of the data columns. Of those, a field `d` of a struct
+    `c` has none beside a column `c.d`: DuckDB would take its bounds for those of the column, and
+    lose rows. In a clustered table it may be a clustering column, which must have them.
     """
+    properties = configuration.properties
     named, limit = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
     if named is None:
-        return lambda index, _: limit < 0 or index < limit
+        dotted = {fold_name(field.name) for field in configuration.schema if "." in field.name}
+        if "clustering" in effective_features(configuration.protocol):
+            dotted.clear()
+        return lambda index, path: (
+            (limit < 0 or index < limit)
+            and not (dotted and len(path) > 1 and fold_name(".".join(path)) in dotted)
+        )
     wanted = list(map(_fold_path, named))
     return lambda _, path: any(_fold_path(path[: len(names)]) == names for names in wanted)
 
@@ -203,7 +213,7 @@ def _fold_path(path: tuple[str, ...]) -> tuple[str, ...]:
 
 def statistics_columns(configuration: TableConfiguration) -> tuple[StatisticsColumn, ...]:
     """The leaf columns that files of the table have statistics on, in schema order."""
-    is_indexed = statistics_rule(configuration.properties)
+    is_indexed = statistics_rule(configuration)
     leaves = schema_leaves(configuration.data_schema, configuration.column_mapping_mode)
     return tuple(
         StatisticsColumn(leaf.physical_path, leaf.data_type)
