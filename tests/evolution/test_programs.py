@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from dagster_delta.evolution.programs import (
     similar_tables,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.table.programs import clone_lines
+from dagster_delta.table.programs import clone_lines, lines_about_properties
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
 WIDENING = {"delta.enableTypeWidening": "true"}
@@ -97,13 +98,12 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_what_a_plan_warns_of_is_a_cell_that_was_measured(statement: str, tmp_path: Path) -> None:
-    plan = table(tmp_path).alter(statement, dry_run=True, enable_features=True).plan
+def assert_measured(lines: Iterable[str]) -> None:
+    """Each program that the lines name has a cell that says so."""
     known = load_programs()
     like = None
     warned = 0
-    for line in plan.to_markdown().splitlines():
+    for line in lines:
         if found := re.match(r"- other programs, of a table with `(.*)`:", line):
             like = found[1]
             continue
@@ -122,6 +122,45 @@ def test_what_a_plan_warns_of_is_a_cell_that_was_measured(statement: str, tmp_pa
                     for cell in known.cells
                 )
     assert warned
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_what_a_plan_warns_of_is_a_cell_that_was_measured(statement: str, tmp_path: Path) -> None:
+    plan = table(tmp_path).alter(statement, dry_run=True, enable_features=True).plan
+    assert_measured(plan.to_markdown().splitlines())
+
+
+FEATURES = (
+    {"delta.enableDeletionVectors": "true"},
+    {"delta.columnMapping.mode": "name"},
+    {"delta.columnMapping.mode": "id", "delta.enableDeletionVectors": "true"},
+    {"delta.checkpointPolicy": "v2"},
+    {"delta.enableChangeDataFeed": "true"},
+    {"delta.enableInCommitTimestamps": "true"},
+    {"delta.enableTypeWidening": "true"},
+)
+
+
+@pytest.mark.parametrize("properties", FEATURES, ids=lambda named: ", ".join(named))
+def test_what_a_clone_and_a_first_write_warn_of_was_measured(
+    properties: dict[str, str], tmp_path: Path
+) -> None:
+    created = DeltaTable.create(str(tmp_path / "t"), ROWS.schema, properties=properties).snapshot()
+    assert_measured(lines_about_properties(created, properties))
+    assert_measured(clone_lines(created, is_shallow=False))
+    assert_measured(clone_lines(created, is_shallow=True))
+
+
+# A conversion refuses column mapping.
+@pytest.mark.parametrize(
+    "properties", [named for named in FEATURES if "delta.columnMapping.mode" not in named], ids=str
+)
+def test_what_a_conversion_warns_of_was_measured(
+    properties: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pq.write_table(ROWS, tmp_path / "a.parquet")
+    DeltaTable.convert(tmp_path, properties=properties)
+    assert_measured(caplog.text.splitlines())
 
 
 def test_a_plan_names_first_who_goes_wrong_without_an_error(tmp_path: Path) -> None:
