@@ -301,6 +301,10 @@ def _publish_table(
             user_info=commit_info,
         )
     except CommitConflict as conflict:
+        newest = find_snapshot(store)
+        if newest is not None and is_published(planned.head, newest):
+            # Another call published the same version of the branch's table meanwhile.
+            return CommitResult(newest.version, {}, newest, skipped=True)
         conflict.message += f". To publish on top of it, {_REBASE}"
         raise
 

@@ -111,6 +111,25 @@ def test_feed_of_publication_has_what_the_branch_changed(root: str, production: 
     ]
 
 
+def test_feed_of_publication_has_each_row_of_rewritten_files(root: str) -> None:
+    """It has no images of updates, and pairs of equal rows cancel each other."""
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    properties = {**PROPERTIES, "delta.enableDeletionVectors": "false"}
+    production.append(rows(1, 2), properties=properties)
+    production.append(rows(3))
+    branch = Branch(root, "dev")
+    begin(branch, production).update(set={"v": "'changed'"}, where="id = 2")
+    [result] = branch.publish().values()
+    feed = production.changes(result.version).to_arrow()
+    found = zip(*(feed[name].to_pylist() for name in ("_change_type", "id", "v")), strict=True)
+    assert sorted(found) == [
+        ("delete", 1, "a"),
+        ("delete", 2, "a"),
+        ("insert", 1, "a"),
+        ("insert", 2, "changed"),
+    ]
+
+
 def test_difference_has_the_rows_that_the_branch_changed(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
     table = begin(branch, production)
@@ -154,6 +173,27 @@ def test_repeated_publication_changes_nothing(root: str, production: DeltaTable)
     [second] = Branch(root, "dev").publish().values()
     assert (second.version, second.skipped) == (first.version, True)
     assert digest(f"{root}/raw") == before
+
+
+def test_publication_that_another_call_made_meanwhile_is_skipped(
+    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = Branch(root, "dev")
+    begin(branch, production).append(rows(7))
+    published: list[dict[str, str]] = []
+
+    def publish_meanwhile(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(publish, "copy_files", copy_files)
+        Branch(root, "dev").publish()
+        published.append(digest(f"{root}/raw"))
+        copy_files(*arguments, **options)
+
+    monkeypatch.setattr(publish, "copy_files", publish_meanwhile)
+    [result] = branch.publish().values()
+    assert (result.version, result.skipped) == (production.refresh().version, True)
+    # The files that were copied in vain are gone.
+    assert [digest(f"{root}/raw")] == published
+    assert ids(production) == [1, 2, 3, 4, 6, 7]
 
 
 def test_branch_goes_on_after_it_was_published(root: str, production: DeltaTable) -> None:
