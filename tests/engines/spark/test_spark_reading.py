@@ -348,47 +348,16 @@ def test_a_row_that_the_join_misses_is_an_error(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_with_vectors(str(tmp_path), [10], [{1}])
-    monkeypatch.setattr(spark_reader, "local_sizes", lambda _: None)
     monkeypatch.setattr(spark_reader, "encode_uri", lambda path: path + "?")
     frame = table.snapshot().scan().to_spark(spark)
-    with pytest.raises(Exception, match="Spark reports another path or size for a data file"):
+    with pytest.raises(Exception, match="Spark reports another path for a data file"):
         frame.collect()
-
-
-@pytest.mark.classic("a Connect server finds files by the hash of their path")
-def test_a_row_of_a_file_of_another_size_is_an_error(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = table_with_vectors(str(tmp_path), [10], [{1}])
-    monkeypatch.setattr(spark_reader, "local_sizes", lambda files: np.full(len(files), 7))
-    frame = table.snapshot().scan().to_spark(spark)
-    with pytest.raises(Exception, match="Spark reports another path or size for a data file"):
-        frame.collect()
-
-
-@pytest.mark.classic("a Connect client does not see the plan of the server")
-@pytest.mark.parametrize("sizes", ["of each file", "of two files", "unknown"])
-def test_rows_find_their_file_by_size_and_where_sizes_are_equal_by_name(
-    tmp_path: Path, spark: SparkSession, sizes: str
-) -> None:
-    counts = [10, 10, 3] if sizes == "of two files" else [10, 2_000, 200_000]
-    table = table_with_vectors(str(tmp_path), counts, [{1}, {2}, {0, 1}])
-    scan = table.snapshot().scan()
-    distinct = len({path.stat().st_size for path in tmp_path.rglob("*.parquet")})
-    assert (distinct == len(counts)) == (sizes != "of two files")
-    with pytest.MonkeyPatch.context() as patch:
-        if sizes == "unknown":
-            patch.setattr(spark_reader, "local_sizes", lambda _: None)
-        frame = scan.to_spark(spark)
-    assert ("xxhash64" in executed_plan(frame)) == (sizes != "of each file")
-    assert rows_of(frame.toArrow()) == rows_of(scan.to_arrow())
 
 
 def test_files_with_one_hash_are_refused(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_with_vectors(str(tmp_path), [5, 5], [{1}, {2}])
-    monkeypatch.setattr(spark_reader, "local_sizes", lambda _: None)
     monkeypatch.setattr(spark_reader, "file_keys", lambda paths: np.zeros(len(paths), np.int64))
     with pytest.raises(InvalidTable, match="same 64-bit hash"):
         table.snapshot().scan().to_spark(spark)

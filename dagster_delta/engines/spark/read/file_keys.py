@@ -2,7 +2,6 @@
 
 Spark computes `xxhash64(_metadata.file_path)` beside the rows; the same numbers are computed here
 for the files of the plan, so that the driver knows before the scan that no two of them collide.
-A scan of local files of distinct sizes takes the size instead, which costs a row less.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> 
     what `value_of_file` makes of it. A row of a file that is not among them is an error: Spark
     would otherwise return deleted rows, or rows with values of another file.
 
-    `keys`: of the files, in the order of their numbers, no two alike.
+    `keys`: of the files, in the order of their numbers.
     """
     functions, count = functions_of(session), len(keys)
     buckets: list[list[int]] = [[] for _ in range(count)]
@@ -165,8 +164,8 @@ def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> 
 
     position = functions.array_position(of_bucket(known), key).cast("int") - 1
     missed = functions.raise_error(
-        "dagster_delta: Spark reports another path or size for a data file than was planned; give "
-        'the full URI of the table, or read it with engine="arrow"'
+        "dagster_delta: Spark reports another path for a data file than the log does; give the "
+        'full URI of the table, or read it with engine="arrow"'
     )
     return functions.coalesce(functions.get(of_bucket(buckets), position), missed.cast("bigint"))
 

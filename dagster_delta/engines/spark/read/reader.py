@@ -56,12 +56,7 @@ from dagster_delta.engines.spark.read.read_tasks import (
     ReadTask,
     listed_files,
 )
-from dagster_delta.engines.spark.read.sources import (
-    SPARK_PATH,
-    can_open,
-    local_sizes,
-    open_parquet,
-)
+from dagster_delta.engines.spark.read.sources import SPARK_PATH, can_open, open_parquet
 from dagster_delta.engines.spark.session.schema import (
     column_metadata,
     declared_column,
@@ -79,7 +74,6 @@ from dagster_delta.engines.spark.session.session import (
     frame_of,
     functions_of,
     is_apache_spark,
-    is_connect,
     session_conf,
 )
 from dagster_delta.errors import UnsupportedExpression
@@ -299,7 +293,10 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             rows = rows.where(metadata.getField("file_size") >= 0)
         partitions: dict[str, Column] = {}
         if bitmaps is not None or not (is_one or by_directory):
-            number = self._number_files(files, metadata)
+            keys = file_keys([encode_uri(path) for path in paths])
+            check_distinct(keys, table=self.plan.store.location.uri, version=self.plan.version)
+            key = functions.xxhash64(metadata.getField("file_path"))
+            number = file_number(key, keys, self.session)
         for field in self._partition_fields:
             if is_one:
                 value = partition_literal(values[field.name], field, functions)
@@ -316,18 +313,6 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             rows = without_deleted_rows(rows.withColumns(named), _ROW_NUMBER, bitmaps)
             partitions = {name: functions.col(names[name]) for name in partitions}
         return self._select_logical(rows, partitions)
-
-    def _number_files(self, files: pa.Table, metadata: Column) -> Column:
-        """The number of a row's file among those of a scan."""
-        # The local files of a Connect server may be those of another machine.
-        sizes = None if is_connect(self.session) else local_sizes(files)
-        if sizes is not None and len(np.unique(sizes)) == len(sizes):
-            # A long costs a row less than the hash of a path.
-            return file_number(metadata.getField("file_size"), sizes, self.session)
-        keys = file_keys([encode_uri(path) for path in files[SPARK_PATH].to_pylist()])
-        check_distinct(keys, table=self.plan.store.location.uri, version=self.plan.version)
-        key = self._functions.xxhash64(metadata.getField("file_path"))
-        return file_number(key, keys, self.session)
 
     def _select_logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""

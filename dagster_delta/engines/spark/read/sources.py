@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -42,7 +41,6 @@ from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import StoreLocation
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
@@ -99,22 +97,6 @@ def _encode_entry(path: str, size: int, time_ms: int | None) -> bytes:
             "action": "add",
         }
     )
-
-
-def local_sizes(files: pa.Table) -> NDArray[np.int64] | None:
-    """The size of each file in bytes, as Spark finds it too; None unless all are local files that
-    this process may look up. The log may have a wrong size.
-
-    `files`: as for `open_parquet`.
-    """
-    paths = files[SPARK_PATH].to_pylist()
-    if not all(path.startswith("file:") for path in paths):
-        return None
-    try:
-        sizes = [os.stat(path.removeprefix("file:")).st_size for path in paths]  # noqa: PTH116
-    except OSError:
-        return None
-    return np.array(sizes, np.int64)
 
 
 def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
