@@ -274,7 +274,7 @@ class FetchBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._make_taken_error = 0
+        self._taken = 0
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
@@ -282,15 +282,15 @@ class FetchBudget:
         those who hold bytes may wait for whoever asks.
         """
         with self._lock:
-            if self._make_taken_error and self._make_taken_error + size_bytes > self.max_bytes:
+            if self._taken and self._taken + size_bytes > self.max_bytes:
                 return False
-            self._make_taken_error += size_bytes
+            self._taken += size_bytes
             return True
 
     def give_back(self, size_bytes: int) -> None:
         """Bytes that were taken are in use no more."""
         with self._lock:
-            self._make_taken_error -= size_bytes
+            self._taken -= size_bytes
 
 
 @runtime_checkable
