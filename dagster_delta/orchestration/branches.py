@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterError, MetadataValue, OpExecutionContext, build_resources
+from dagster_shared.check import CheckError
 from pydantic import Field
 
 from dagster_delta.errors import DeltaError
@@ -114,10 +116,13 @@ def protect_production(context: OpExecutionContext, table: DeltaTable) -> DeltaT
 def _branches_of_location(context: OpExecutionContext) -> Iterator[Branch]:
     """The branches that the resources of a step's code location write to."""
     try:
-        known = context.job_def.resource_defs
+        known = dict(context.job_def.resource_defs)
     except DagsterError:
         # A step that a unit test calls directly.
         return
+    # A job has only those that it requires. Only a run in this process has no code location.
+    with contextlib.suppress(CheckError):
+        known = {**context.repository_def.get_top_level_resources(), **known}
     branched = {
         key
         for key, found in known.items()

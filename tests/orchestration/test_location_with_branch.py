@@ -6,6 +6,9 @@ or is refused by name: production's directory is byte for byte the same afterwar
 
 import asyncio
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -442,3 +445,36 @@ def test_job_by_location_in_the_branch_acts_on_it(lake, tmp_path: Path) -> None:
     location.run(dd.delta_maintenance_job(tables={"orders": own.uri}))
     assert own.refresh().version > version
     assert digest(lake.root) == before
+
+
+LOCATION = """
+import dagster as dg
+from dagster_delta import DeltaTableResource, delta_maintenance_job
+
+tables = DeltaTableResource(root_uri={root!r}, name="orders", branch={branch!r})
+job = delta_maintenance_job("upkeep", tables={{"orders": {uri!r}}})
+defs = dg.Definitions(jobs=[job], resources={{"tables": tables}})
+"""
+
+
+@pytest.mark.parametrize("branch", ["", "dev"])
+def test_branch_of_a_resource_that_the_job_does_not_require_protects_production(
+    lake, tmp_path: Path, branch: str
+) -> None:
+    uri = str(lake.root / "public" / "orders")
+    for value in (1, 2, 3):
+        dd.DeltaTable(uri, must_exist=False).append(pa.table({"id": [value]}))
+    before, module = digest(lake.root), tmp_path / "location.py"
+    module.write_text(LOCATION.format(root=str(lake.root), branch=branch, uri=uri))
+    # A run in this process has the resources that its job requires, and no code location.
+    command = [sys.executable, "-m", "dagster", "job", "execute", "-f", str(module), "-j", "upkeep"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "DAGSTER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (digest(lake.root) == before) == bool(branch)
+    assert ("the code location has the branch 'dev'" in done.stderr) == bool(branch)
