@@ -60,7 +60,6 @@ class ComputedAssetComponent(AssetDeltaComponent):
         description="Whether the asset runs in the concurrency pool of its table, and so never "
         "while the table is maintained, if the limit of the pool is 1.",
     )
-
     checks: CheckOptions | None = Field(
         default=None,
         description="Asset checks on the table. The expectations and audits in the metadata of the "
