@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-PARTS = {"exhaustive": 23, "slow": 3, "delta_spark": 2}
+PARTS = {"exhaustive": 47, "slow": 5, "delta_spark": 3}
 """In how many turns the tests with a mark are all run. Prime numbers: whoever tests each fourth or
 fifth commit runs all."""
 
