@@ -67,6 +67,8 @@ class UnityCatalogComponent(DiscoveredTablesComponent):
     oauth_uri: str | None = _make_server_field("oauth_uri", default=None)
     vend_credentials: bool = _make_server_field("vend_credentials", default=True)
     ca_bundle: str | None = _make_server_field("ca_bundle", default=None)
+    timeout_seconds: float = _make_server_field("timeout_seconds", default=60)
+    allow_http: bool = _make_server_field("allow_http", default=False)
 
     @property
     def place(self) -> str:
@@ -76,11 +78,11 @@ class UnityCatalogComponent(DiscoveredTablesComponent):
     @property
     def storage(self) -> GivenStorage:
         """The catalog, which opens the tables by name."""
-        options: dict[str, Any] = {"storage_options": self.storage_options}
-        names = ("token", "client_id", "client_secret", "oauth_uri", "ca_bundle")
-        options |= {name: getattr(self, name) for name in names}
-        given = {name: value for name, value in options.items() if value is not None}
-        return UnityCatalogResource(uri=self.uri, vend_credentials=self.vend_credentials, **given)
+        names = UnityCatalogResource.model_fields
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return UnityCatalogResource(
+            **{name: value for name, value in options.items() if value is not None}
+        )
 
     def write_state_to_path(self, state_path: Path) -> None:
         """List the tables, and store the result.

@@ -16,6 +16,7 @@ from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     DeltaAttributes,
     StorageField,
+    TableStorageField,
 )
 from dagster_delta.orchestration.components.scaffolders import (
     DeltaChangeFeedScaffolder,
@@ -176,7 +177,7 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
         "`delta_change_feed_asset`. Default: changes are applied as they are.",
     )
     table: str | None = None
-    storage_options: StorageField = None
+    storage_options: TableStorageField = None
     columns: list[str] | None = None
     upstream_partition_expr: str | dict[str, str] | None = None
     on_gap: OnGap = "refresh"

@@ -16,6 +16,12 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
+from dagster_delta.catalogs import TableResolver
+from dagster_delta.orchestration.catalogs import (
+    CatalogResource,
+    GlueCatalogResource,
+    UnityCatalogResource,
+)
 from dagster_delta.orchestration.known_fields import DescribedFields
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions
@@ -110,7 +116,11 @@ class DeltaAttributes(DescribedFields, dg.Model, dg.Resolvable):
     """Attributes of a `defs.yaml`; numbers that Dagster has resolved texts to become texts."""
 
     model_config = ConfigDict(
-        extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        coerce_numbers_to_str=True,
+        # Pydantic quotes invalid input in its errors, for example a mistyped secret.
+        hide_input_in_errors=True,
     )
 
     @classmethod
@@ -149,16 +159,24 @@ Template: TypeAlias = Annotated[_T | None, dg.Resolver.default(model_field_type=
 
 
 @cache
-def strict_model(config: type[dg.Config]) -> type[BaseModel]:
-    """The class as a model that accepts only its own keys, and a template for any value."""
+def strict_model(config: type[dg.Config], provider: str | None = None) -> type[BaseModel]:
+    """The class as a model that accepts only its own keys, and a template for any value.
+
+    Args:
+        config: the class.
+        provider: value of a further key `provider`, by which a union tells its models apart.
+    """
     fields: dict[str, Any] = {}
     for name, field in config.model_fields.items():
+        is_union = field.discriminator is not None
         nested = inspect.isclass(field.annotation) and issubclass(field.annotation, dg.Config)
-        default = None if nested else field.get_default()
+        default = None if nested or is_union else field.get_default()
         fields[name] = (
-            _with_templates(field.annotation),
+            _StorageModel | None if is_union else _with_templates(field.annotation),
             Field(default=default, description=field.description),
         )
+    if provider is not None:
+        fields = {"provider": (Literal[provider], Field()), **fields}
     return create_model(config.__name__, __base__=dg.Model, __doc__=config.__doc__, **fields)
 
 
@@ -173,8 +191,18 @@ def _with_templates(annotation: Any) -> Any:  # noqa: ANN401
 
 # The union is built from classes at run time, which mypy cannot follow.
 _storage, _ = get_args(AnyStorageOptions)
+_CATALOGS: Mapping[str, type[CatalogResource]] = {
+    "unity_catalog": UnityCatalogResource,
+    "glue": GlueCatalogResource,
+}
+_storage_models = tuple(map(strict_model, get_args(_storage)))
 _StorageModel: Any = Annotated[
-    Union[tuple(map(strict_model, get_args(_storage)))],  # noqa: UP007
+    Union[_storage_models],  # noqa: UP007
+    Field(discriminator="provider"),
+]
+_catalog_models = tuple(strict_model(kind, name) for name, kind in _CATALOGS.items())
+_StorageOrCatalogModel: Any = Annotated[
+    Union[(*_storage_models, *_catalog_models)],
     Field(discriminator="provider"),
 ]
 
@@ -190,6 +218,21 @@ def _resolved_as(model: Any) -> Callable[[dg.ResolutionContext, Any], Any]:  # n
         return adapter.validate_python(value) if isinstance(value, Mapping) else value
 
     return resolve
+
+
+_resolve_storage = _resolved_as(AnyStorageOptions)
+
+
+def _resolve_storage_or_catalog(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
+    """Storage options, or the catalog that `provider` names."""
+    kind = _CATALOGS.get(getattr(value, "provider", ""))
+    if kind is None:
+        return _resolve_storage(context, value)
+    given = value.model_dump(exclude_unset=True, exclude={"provider", "storage_options"})
+    options = _resolve_storage(context, getattr(value, "storage_options", None))
+    if options is not None:
+        given["storage_options"] = options
+    return kind(**_resolve_texts(context, given))
 
 
 _NO_LITERAL = "$"
@@ -217,7 +260,7 @@ def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: A
 StorageField: TypeAlias = Annotated[
     AnyStorageOptions | None,
     dg.Resolver(
-        _resolved_as(AnyStorageOptions),
+        _resolve_storage,
         model_field_type=_StorageModel,
         description="Storage options. Whatever is not set is taken from the environment; give "
         "secrets as templates: {{ env.NAME }}.",
@@ -225,6 +268,23 @@ StorageField: TypeAlias = Annotated[
     ),
 ]
 """Storage options by their `provider`."""
+
+TableStorageField: TypeAlias = Annotated[
+    AnyStorageOptions | TableResolver | None,
+    dg.Resolver(
+        _resolve_storage_or_catalog,
+        model_field_type=_StorageOrCatalogModel,
+        description="Storage options, or the catalog of tables whose locations are "
+        "catalog://main.shop.orders: its kind is the provider, and a catalog of your own is a "
+        "template. Whatever is not set is taken from the environment; give secrets as templates: "
+        "{{ env.NAME }}.",
+        examples=[
+            {"provider": "s3", "region": "eu-central-1"},
+            {"provider": "unity_catalog", "uri": "https://host", "token": "{{ env.UNITY_TOKEN }}"},
+        ],
+    ),
+]
+"""Storage options by their `provider`, or a catalog."""
 
 MaintenanceConfigField: TypeAlias = Annotated[
     DeltaMaintenanceConfig,

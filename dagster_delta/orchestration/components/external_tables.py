@@ -26,6 +26,7 @@ from dagster_delta.orchestration.components.delta_component import (
     DeltaComponent,
     MaintenanceConfigField,
     StorageField,
+    TableStorageField,
     Template,
 )
 from dagster_delta.orchestration.components.scaffolders import (
@@ -144,7 +145,7 @@ class DeltaSensorComponent(DeltaComponent, SensorOptions):
     )
     root: str | None = Field(default=None, examples=["s3://lake/raw"])
     discover_every_seconds: float = 300
-    storage_options: StorageField = None
+    storage_options: TableStorageField = None
     asset_key: dg.ResolvedAssetKey | None = Field(
         default=None, description="Report each commit of the table on this asset."
     )
@@ -247,7 +248,7 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
         examples=[{"raw/flights": "s3://lake/raw/flights"}],
         description="Tables by name, with their locations.",
     )
-    storage_options: StorageField = None
+    storage_options: TableStorageField = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The job, or the schedule with its job.
@@ -280,7 +281,7 @@ class DeltaMaintenanceSensorComponent(DeltaComponent, DeltaAttributes):
         default=None, examples=[{"raw/flights": "s3://lake/raw/flights"}]
     )
     root: str | None = None
-    storage_options: StorageField = None
+    storage_options: TableStorageField = None
     small_files: int | None = 100
     deleted_rows: float | None = 0.2
     log_bytes: int | None = 64 * 1024**2
@@ -306,7 +307,7 @@ class DeltaMaintenanceSensorComponent(DeltaComponent, DeltaAttributes):
 class ExternalTablesComponent(AssetDeltaComponent):
     """Tables written outside Dagster, as assets with their checks and a sensor."""
 
-    storage_options: StorageField = None
+    storage_options: TableStorageField = None
     group_name: str | None = Field(default=None, description="Group of the asset.")
     owners: list[str] = Field(
         default=[],
@@ -447,6 +448,7 @@ class HealthOptions(DeltaAttributes):
 class DiscoveredTablesComponent(ExternalTablesComponent, dg.StateBackedComponent):
     """Tables that are looked for when the state is refreshed, as assets."""
 
+    storage_options: StorageField = None
     key_prefix: list[str] = Field(
         default=[], description="Prefix of the asset keys; the rest is the path of the table."
     )
