@@ -184,7 +184,7 @@ def encode_rows(
         writer_engine_version="V2",
         compression=format_.codec,
         compression_level=_LEVEL if format_.codec == _CODEC else None,
-        use_dictionary=list(encodings.dictionary) or False,
+        use_dictionary=_find_dictionary_columns(rows, encodings) or False,
         column_encoding=dict.fromkeys(
             encodings.delta_packed if format_.may_pack else (), "DELTA_BINARY_PACKED"
         ),
@@ -287,6 +287,27 @@ def _is_packable(arrow_type: pa.DataType) -> bool:
         or types.is_timestamp(arrow_type)
         or types.is_date32(arrow_type)
     )
+
+
+def _find_dictionary_columns(rows: pa.Table, encodings: ColumnEncodings) -> list[str]:
+    """The Parquet columns that are stored as dictionaries: none with -0.0. Spark 4.2 compares the
+    entries of a dictionary by their bits, and skipped -0.0 for `= 0.0`.
+    """
+    found = frozenset(encodings.dictionary)
+    signed = {
+        path
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        for chunk in column.chunks
+        for path, values in leaf_arrays(name, chunk)
+        if path in found and _holds_minus_zero(values)
+    }
+    return [path for path in encodings.dictionary if path not in signed]
+
+
+def _holds_minus_zero(values: pa.Array) -> bool:
+    bits = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(values.type)
+    # Its bits are those of the lowest integer.
+    return bits is not None and pc.min(values.view(bits)).as_py() == -(1 << bits.bit_width - 1)
 
 
 def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:

@@ -449,6 +449,16 @@ def test_values_that_repeat_get_a_dictionary_and_the_rest_does_not() -> None:
     assert packed == {"id", "t", "m.key_value.value"}
 
 
+def test_columns_with_minus_zero_have_no_dictionary() -> None:
+    floats, nested = pa.array([-0.0, None] * 9, pa.float32()), [[0.0, -0.0], None] * 9
+    data = pa.table({"f": floats, "x.y": [0.0, -0.0] * 9, "zero": [0.0, 1.0] * 9, "l": nested})
+    store = MemoryStore()
+    (file,) = write(store, data, configuration(schema_of(data))).files
+    group = parquet(store, file.path).metadata.row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    assert [column.path_in_schema for column in columns if column.has_dictionary_page] == ["zero"]
+
+
 def test_the_first_rows_choose_the_encodings_of_all_partitions() -> None:
     # One partition without values, and one with a single value, choose nothing for the others.
     values = [None] * 50 + [1] * 50 + list(range(500))

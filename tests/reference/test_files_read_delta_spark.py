@@ -196,6 +196,18 @@ def test_a_row_of_nan_that_was_written_here_is_found_by_delta_spark(
         assert [row.k for row in found] == [2]
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_minus_zero_that_was_written_here_is_found_by_delta_spark(
+    delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
+) -> None:
+    """Spark finds no -0.0 in a dictionary without 0.0, as its own files have it."""
+    rows = pa.table({"k": [1, 2, 3], "d": [-0.0, -0.0, 1.0]})
+    data = rows if engine == "arrow" else delta_spark.createDataFrame(rows).coalesce(1)
+    DeltaTable(str(tmp_path), must_exist=False).append(data, engine=engine)
+    found = by_delta_spark(delta_spark, str(tmp_path), "d = 0.0D").collect()
+    assert sorted(row.k for row in found) == [1, 2]
+
+
 def test_a_row_of_nan_is_found_that_delta_spark_loses(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
