@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dagster import DagsterError, MetadataValue, OpExecutionContext, build_resources
+from dagster import (
+    ConfigurableIOManager,
+    ConfigurableResource,
+    DagsterError,
+    DagsterInstance,
+    MetadataValue,
+    OpExecutionContext,
+    ResourceDefinition,
+    ScheduleEvaluationContext,
+    SensorEvaluationContext,
+    build_resources,
+)
 from dagster_shared.check import CheckError
 from pydantic import Field
 
-from dagster_delta.errors import DeltaError
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.storage import absolute_uri, resolve_variable
@@ -23,6 +34,12 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
+LocationContext: TypeAlias = (
+    OpExecutionContext | SensorEvaluationContext | ScheduleEvaluationContext
+)
+"""What knows its code location."""
+
+_GIVING_ITSELF = (ConfigurableResource.create_resource, ConfigurableIOManager.create_resource)
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,14 +108,19 @@ class BranchedTables(KnownFieldsOnly):
         return self.branch_storage_options.to_options() or None
 
 
-def find_refusal(context: OpExecutionContext, uri: str) -> str | None:
+def find_refusal(context: LocationContext, uri: str) -> str | None:
     """Why a step must not write a table that it was given by location: a resource of its code
     location has a branch, and the table is not in it. None if it may.
     """
-    branches, place = list(_branches_of_location(context)), f"{absolute_uri(uri)}/"
-    if not branches or any(place.startswith(f"{branch.uri}/") for branch in branches):
+    return describe_refusal(branches_of_location(context), uri)
+
+
+def describe_refusal(branches: Iterable[Branch], uri: str) -> str | None:
+    """The same, for the branches of a code location."""
+    found, place = list(branches), f"{absolute_uri(uri)}/"
+    if not found or any(place.startswith(f"{branch.uri}/") for branch in found):
         return None
-    named = ", ".join(f"{branch.name!r} at {branch.uri}" for branch in branches)
+    named = ", ".join(dict.fromkeys(f"{branch.name!r} at {branch.uri}" for branch in found))
     return (
         f"the code location has the branch {named}, and the job would write outside of it: give "
         "the job the asset instead of a location, or a location in the branch; or run it where no "
@@ -113,39 +135,92 @@ def protect_production(context: OpExecutionContext, table: DeltaTable) -> DeltaT
     return table
 
 
-def _branches_of_location(context: OpExecutionContext) -> Iterator[Branch]:
-    """The branches that the resources of a step's code location write to."""
+def branches_of_location(context: LocationContext) -> list[Branch]:
+    """The branches that the resources of a code location write to.
+
+    Resources that a function or a factory makes are initialized, since only what they are in a run
+    has the branch. One that needs config of a run has none.
+
+    Raises:
+        InvalidArgument: a resource cannot be initialized.
+    """
+    given: Any = {}
+    if isinstance(context, OpExecutionContext):
+        given = context.run_config.get("resources", {})
+    instance = None
+    with contextlib.suppress(DagsterError):
+        # A tick that a unit test evaluates may have none.
+        instance = context.instance
+    branches: list[Branch] = []
+    seen = set[int]()
+    for known in _list_resources(context):
+        for key, resource in known.items():
+            needs_config = resource.has_config_field and resource.config_schema.is_required
+            if id(resource) in seen or not _may_have_branch(resource):
+                continue
+            seen.add(id(resource))
+            if key in given or not needs_config:
+                branches += _branches_of_resource(instance, key, known, given)
+    return branches
+
+
+def _branches_of_resource(
+    instance: DagsterInstance | None,
+    key: str,
+    known: Mapping[str, ResourceDefinition],
+    given: Mapping[str, Any],
+) -> list[Branch]:
     try:
-        known = dict(context.job_def.resource_defs)
-    except DagsterError:
-        # A step that a unit test calls directly.
-        return
-    # A job has only those that it requires. Only a run in this process has no code location.
-    with contextlib.suppress(CheckError):
-        known = {**context.repository_def.get_top_level_resources(), **known}
-    branched = {
-        key
-        for key, found in known.items()
-        if isinstance(kind := getattr(found, "configurable_resource_cls", None), type)
-        and issubclass(kind, BranchedTables)
-    }
-    needed, waiting = set[str](), branched
-    while waiting:
-        needed |= waiting
-        further = (known[key].get_required_resource_keys(known) for key in waiting)
-        waiting = set[str]().union(*further) - needed
-    if not needed:
-        return
-    given: Any = context.run_config.get("resources", {})
-    with build_resources(
-        {key: known[key] for key in needed},
-        context.instance,
-        {key: config for key, config in given.items() if key in needed},
-    ) as resources:
-        for key in sorted(branched):
-            found: BranchedTables = getattr(resources, key)
-            if (branch := found.find_branch()) is not None:
-                yield branch
+        needed, waiting = set[str](), {key}
+        while waiting:
+            needed |= waiting
+            further = (known[name].get_required_resource_keys(known) for name in waiting)
+            waiting = set[str]().union(*further) - needed
+        definitions = {name: known[name] for name in needed}
+        configs = {name: config for name, config in given.items() if name in needed}
+        with build_resources(definitions, instance, configs) as resources:
+            found = [tables.find_branch() for tables in _tables_in(getattr(resources, key))]
+    except Exception as error:
+        raise InvalidArgument(
+            f"the resource {key!r} of the code location cannot be initialized, so it is not known "
+            "whether it has a branch, which keeps jobs by location from writing production: mend "
+            "it, or give the job a code location without it"
+        ) from error
+    return [branch for branch in found if branch is not None]
+
+
+def _list_resources(context: LocationContext) -> Iterator[Mapping[str, ResourceDefinition]]:
+    """The resources of a step's job, and all others of the code location."""
+    # A step that a unit test calls directly has no job, and only a run in this process no code
+    # location. A job has only the resources that it requires.
+    with contextlib.suppress(DagsterError, CheckError):
+        if isinstance(context, OpExecutionContext):
+            yield context.job_def.resource_defs
+        if (repository := context.repository_def) is not None:
+            yield repository.get_top_level_resources()
+            yield from (job.resource_defs for job in repository.get_all_jobs())
+
+
+def _may_have_branch(resource: object) -> bool:
+    """Whether a resource, or what it gives to a run, may have a branch: not one of another class
+    that gives itself, and whose fields are no such resources.
+    """
+    kind: Any = getattr(resource, "configurable_resource_cls", None) or type(resource)
+    if not issubclass(kind, ConfigurableResource | ConfigurableIOManager):
+        return True
+    if issubclass(kind, BranchedTables) or kind.create_resource not in _GIVING_ITSELF:
+        return True
+    nested: Mapping[str, object] = getattr(resource, "nested_resources", {})
+    return any(map(_may_have_branch, nested.values()))
+
+
+def _tables_in(value: object, depth: int = 2) -> Iterator[BranchedTables]:
+    """The resources of this package in what a resource gives to a run: itself, or attributes."""
+    if isinstance(value, BranchedTables):
+        yield value
+    elif depth:
+        for held in getattr(value, "__dict__", {}).values():
+            yield from _tables_in(held, depth - 1)
 
 
 def branch_facts(branch: Branch | None, snapshot: Snapshot) -> RawMetadata:

@@ -447,34 +447,202 @@ def test_job_by_location_in_the_branch_acts_on_it(lake, tmp_path: Path) -> None:
     assert digest(lake.root) == before
 
 
-LOCATION = """
-import dagster as dg
-from dagster_delta import DeltaTableResource, delta_maintenance_job
+RESOURCES = {
+    "a resource": "tables = DeltaTableResource(root_uri=ROOT, name='orders', branch=BRANCH)",
+    "a function": """
+@dg.io_manager
+def tables(context):
+    return DeltaIOManager(root_uri=ROOT, branch=BRANCH)
+""",
+    "a generator that needs another resource": """
+@dg.resource(required_resource_keys={"other"})
+def tables(context):
+    yield DeltaIOManager(root_uri=ROOT, branch=context.resources.other)
+""",
+    "a factory": """
+class Factory(dg.ConfigurableIOManagerFactory):
+    branch: str
 
-tables = DeltaTableResource(root_uri={root!r}, name="orders", branch={branch!r})
-job = delta_maintenance_job("upkeep", tables={{"orders": {uri!r}}})
-defs = dg.Definitions(jobs=[job], resources={{"tables": tables}})
+    def create_io_manager(self, context):
+        return DeltaIOManager(root_uri=ROOT, branch=self.branch)
+
+tables = Factory(branch=BRANCH)
+""",
+    "a value": """
+tables = dg.ResourceDefinition.hardcoded_resource(DeltaIOManager(root_uri=ROOT, branch=BRANCH))
+""",
+    "a field of a resource": """
+class Holder(dg.ConfigurableResource):
+    orders: DeltaTableResource
+
+tables = Holder(orders=DeltaTableResource(root_uri=ROOT, name="orders", branch=BRANCH))
+""",
+    "an IO manager around another": """
+class Around(dg.IOManager):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def handle_output(self, context, obj):
+        self.inner.handle_output(context, obj)
+
+    def load_input(self, context):
+        return self.inner.load_input(context)
+
+tables = Around(DeltaIOManager(root_uri=ROOT, branch=BRANCH))
+""",
+    "a resource of an asset": """
+@dg.asset(resource_defs={"own": DeltaIOManager(root_uri=ROOT, branch=BRANCH)}, io_manager_key="own")
+def orders() -> None: ...
+
+assets, tables = [orders], "none"
+""",
+    "a resource of another job": """
+@dg.op(required_resource_keys={"own"})
+def work(context): ...
+
+@dg.job(resource_defs={"own": DeltaIOManager(root_uri=ROOT, branch=BRANCH)})
+def another():
+    work()
+
+jobs, tables = [another], "none"
+""",
+}
+
+LOCATION = """
+import os
+
+import dagster as dg
+from dagster_delta import *
+
+ROOT, BRANCH = os.environ["LAKE"], os.environ["BRANCH"]
+assets, jobs = [], []
+{resource}
+of_orders = {{"orders": f"{{ROOT}}/public/orders"}}
+sensor = delta_maintenance_sensor("due", tables=of_orders, small_files=0)
+
+@dg.resource(config_schema={{"host": str}})
+def of_a_run(context):
+    raise ValueError("only with config of a run")
+
+defs = dg.Definitions(
+    assets=assets,
+    jobs=[delta_maintenance_job("upkeep", tables=of_orders), *jobs],
+    sensors=[sensor],
+    resources={{"tables": tables, "other": BRANCH, "of_a_run": of_a_run}},
+)
 """
 
 
-@pytest.mark.parametrize("branch", ["", "dev"])
-def test_branch_of_a_resource_that_the_job_does_not_require_protects_production(
-    lake, tmp_path: Path, branch: str
-) -> None:
+@pytest.fixture
+def production(lake, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root with a table that needs maintenance."""
     uri = str(lake.root / "public" / "orders")
     for value in (1, 2, 3):
         dd.DeltaTable(uri, must_exist=False).append(pa.table({"id": [value]}))
-    before, module = digest(lake.root), tmp_path / "location.py"
-    module.write_text(LOCATION.format(root=str(lake.root), branch=branch, uri=uri))
+    monkeypatch.setenv("LAKE", str(lake.root))
+    return lake.root
+
+
+def tick_of(
+    parts: dg.Definitions, name: str, instance: dg.DagsterInstance
+) -> tuple[list[dg.RunRequest], str]:
+    """What a tick of a sensor or a schedule of a code location requests, and why nothing."""
+    if list(parts.sensors or ()):
+        sensor = parts.resolve_sensor_def(name)
+        # An evaluation by hand has no resources but those that it is given.
+        given = parts.resources or {}
+        with dg.build_sensor_context(
+            instance=instance,
+            definitions=parts,
+            sensor_name=name,
+            resources={key: given[key] for key in sensor.required_resource_keys},
+        ) as context:
+            tick: Any = sensor.evaluate_tick(context)
+    else:
+        repository: Any = parts.get_repository_def()
+        with dg.build_schedule_context(instance, repository_def=repository) as of_schedule:
+            tick = parts.resolve_schedule_def(name).evaluate_tick(of_schedule)
+    return list(tick.run_requests or ()), tick.skip_message or ""
+
+
+def load_location(resource: str) -> dg.Definitions:
+    names: dict[str, Any] = {"__name__": "location"}
+    exec(LOCATION.format(resource=resource), names)
+    found = names["defs"]
+    assert isinstance(found, dg.Definitions)
+    return found
+
+
+@pytest.mark.parametrize("branch", ["dev", ""])
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_branch_of_any_resource_is_known_to_its_code_location(
+    lake, production: Path, monkeypatch: pytest.MonkeyPatch, resource: str, branch: str
+) -> None:
+    monkeypatch.setenv("BRANCH", branch)
+    requests, why = tick_of(load_location(RESOURCES[resource]), "due", lake.instance)
+    assert len(requests) == (0 if branch else 1)
+    assert ("the code location has the branch 'dev'" in why) == bool(branch)
+
+
+def test_resource_that_fails_keeps_jobs_by_location_from_writing(
+    lake, production: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRANCH", "")
+    failing = "@dg.resource\ndef tables(context):\n    raise OSError('no network')"
+    with pytest.raises(InvalidArgument, match="the resource 'tables' of the code location"):
+        tick_of(load_location(failing), "due", lake.instance)
+
+
+@pytest.mark.parametrize("branch", ["dev", ""])
+def test_run_of_a_job_by_location_knows_resources_of_functions(
+    tmp_path: Path, production: Path, branch: str
+) -> None:
+    before, module = digest(production), tmp_path / "location.py"
+    module.write_text(LOCATION.format(resource=RESOURCES["a function"]))
     # A run in this process has the resources that its job requires, and no code location.
     command = [sys.executable, "-m", "dagster", "job", "execute", "-f", str(module), "-j", "upkeep"]
     done = subprocess.run(
         command,
-        env={**os.environ, "DAGSTER_HOME": str(tmp_path)},
+        env={**os.environ, "DAGSTER_HOME": str(tmp_path), "BRANCH": branch},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert (digest(lake.root) == before) == bool(branch)
+    assert (digest(production) == before) == bool(branch)
     assert ("the code location has the branch 'dev'" in done.stderr) == bool(branch)
+
+
+@pytest.mark.parametrize("branch", ["dev", ""])
+@pytest.mark.parametrize("by", ["root", "tables", "schedule"])
+def test_nothing_is_requested_against_production(lake, by: str, branch: str) -> None:
+    lake.materialize(orders)
+    uri = str(lake.root / "public" / "orders")
+    for value in (1, 2):
+        dd.DeltaTable(uri).append(pa.table({"id": [value]}))
+    resources = {"io_manager": lake.manager(branch=branch)}
+    if by == "schedule":
+        schedule = dd.delta_maintenance_schedule("upkeep", "0 3 * * *", tables={"orders": uri})
+        parts = dg.Definitions(schedules=[schedule], resources=resources)
+    else:
+        of: Any = {"root": str(lake.root)} if by == "root" else {"tables": {"orders": uri}}
+        sensor = dd.delta_maintenance_sensor("upkeep", **of, **SMALL)
+        parts = dg.Definitions(sensors=[sensor], resources=resources)
+    requests, why = tick_of(parts, "upkeep", lake.instance)
+    assert len(requests) == (0 if branch else 1)
+    assert ("orders not maintained: the code location has the branch 'dev'" in why) == bool(branch)
+
+
+@pytest.mark.parametrize("has_table", [False, True], ids=["not begun", "begun"])
+def test_sensor_of_assets_requests_runs_for_tables_of_the_branch(lake, has_table: bool) -> None:
+    lake.materialize(orders)
+    uri = str(lake.root / "public" / "orders")
+    own = dd.Branch(str(lake.root), "dev").begin(uri) if has_table else None
+    for value in (1, 2):
+        (own or dd.DeltaTable(uri)).append(pa.table({"id": [value]}))
+    sensor = dd.delta_maintenance_sensor("upkeep", assets=[orders], **SMALL)
+    resources = {"io_manager": lake.manager(branch="dev")}
+    parts = dg.Definitions(assets=[orders], sensors=[sensor], resources=resources)
+    requests, why = tick_of(parts, "upkeep", lake.instance)
+    assert len(requests) == int(has_table)
+    assert ("the branch 'dev' has no table of its own here" in why) == (not has_table)

@@ -21,6 +21,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     config_naming_tables,
     maintained_tables,
     named_tables,
+    split_by_branch,
 )
 from dagster_delta.orchestration.maintenance.operations import (
     MAINTENANCE_POOL,
@@ -118,7 +119,8 @@ def delta_maintenance_schedule(
     """A schedule with its own maintenance job, called `<name>_job`.
 
     It runs at the times of `cron_schedule` in `execution_timezone`, UTC by default, once it is
-    turned on, or from the start if `default_status` says so. `job_options` are the arguments of
+    turned on, or from the start if `default_status` says so. It requests no run in a code location
+    with a branch that none of its tables is in. `job_options` are the arguments of
     `delta_maintenance_job`.
 
     Raises:
@@ -132,12 +134,23 @@ def delta_maintenance_schedule(
             config=DeltaMaintenanceConfig(vacuum=VacuumConfig(dry_run=False)),
         )
     """
+    # An iterator gives them once.
+    job_options["assets"] = tuple(job_options.get("assets", ()))
+    which = ("assets", "selection", "tables", "storage_options")
+    given: Any = {option: job_options.get(option) for option in which}
+    found = maintained_tables(**given)
+
+    def request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        tables, left = split_by_branch(found, context)
+        return dg.RunRequest() if tables else dg.SkipReason("; ".join(left))
+
     return dg.ScheduleDefinition(
         name=name,
         job=delta_maintenance_job(f"{name}_job", **job_options),
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
+        execution_fn=request,
     )
 
 

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
-from dagster_delta.orchestration.branches import protect_production
+from dagster_delta.orchestration.branches import (
+    LocationContext,
+    branches_of_location,
+    describe_refusal,
+    protect_production,
+)
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
@@ -23,6 +28,7 @@ from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY, declared_
 from dagster_delta.table.delta_table import DeltaTable
 
 _DEFAULT_IO_MANAGER = "io_manager"
+_MAX_NAMED = 30
 
 
 _RESERVED = (
@@ -169,9 +175,27 @@ def maintained_tables(
     return tuple(found)
 
 
+def split_by_branch(
+    tables: Iterable[MaintainedTable], context: LocationContext
+) -> tuple[list[MaintainedTable], list[str]]:
+    """The tables that the code location may write, and why the other ones are left alone: they
+    were given by location, and a resource has a branch that they are not in.
+    """
+    tables = list(tables)
+    branches = branches_of_location(context) if any(table.uri for table in tables) else []
+    refused = {
+        table.name: reason
+        for table in tables
+        if table.uri is not None and (reason := describe_refusal(branches, table.uri)) is not None
+    }
+    names = first_names(list(refused), _MAX_NAMED)
+    notes = [f"{names} not maintained: {reason}" for reason in dict.fromkeys(refused.values())]
+    return [table for table in tables if table.name not in refused], notes
+
+
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
     """The names of tables as text."""
-    return first_names([table.name for table in tables], 30)
+    return first_names([table.name for table in tables], _MAX_NAMED)
 
 
 def config_naming_tables(

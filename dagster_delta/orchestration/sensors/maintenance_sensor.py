@@ -24,6 +24,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
     maintained_tables,
+    split_by_branch,
 )
 from dagster_delta.orchestration.maintenance.operations import (
     MAINTENANCE_POOL,
@@ -146,13 +147,14 @@ def delta_maintenance_sensor(
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         health = partial(_read_due, context.resources, limits)
+        tables, left = split_by_branch(find_tables().values(), context)
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-maintenance") as threads:
-            found = list(threads.map(health, find_tables().values()))
+            found = list(threads.map(health, tables))
         due = sorted(
             (one for one in found if isinstance(one, _DueTable)),
             key=lambda one: (-one.severity, one.name),
         )
-        problems = [one for one in found if isinstance(one, str)]
+        problems = [*left, *(one for one in found if isinstance(one, str))]
         cursor = _read_cursor(context.cursor)
         chosen, notes = _choose_tables(context.instance, due, cursor, at_most_bytes_per_day)
         notes = [*problems, *notes]
@@ -263,7 +265,9 @@ def _pool_of(given: Sequence[MaintainedTable], root: str | None) -> str:
 def _read_due(
     resources: object, limits: Mapping[str, float], maintained: MaintainedTable
 ) -> _DueTable | str | None:
-    """The table if it is due; why it cannot be read; None if it needs nothing, or is not there."""
+    """The table if it is due; why it cannot be read or maintained; None if it needs nothing, or is
+    not there.
+    """
     name = maintained.name
     try:
         table = maintained.open(resources)
@@ -275,6 +279,8 @@ def _read_due(
     exceeded = exceeded_limits(health, limits)
     if not exceeded:
         return None
+    if table.refusal is not None:
+        return f"{name} is not maintained: {table.refusal}"
     values = {measure: health_measure(health, measure) or 0 for measure in exceeded}
     ratios = (value / (limits[measure] or 1e-9) for measure, value in values.items())
     because = f"{name}: {', '.join(exceeded.values())}"
