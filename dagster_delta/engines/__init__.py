@@ -25,6 +25,7 @@ from dagster_delta.storage.locations import scheme_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dagster_delta.engines.arrow.compared_rows import net_changes
     from dagster_delta.engines.arrow.engine import ArrowEngine
     from dagster_delta.engines.arrow.joined_rows import joined_schema
     from dagster_delta.engines.data_input import to_reader, to_table_types
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
+    "arrow.compared_rows": "net_changes",
     "arrow.joined_rows": "joined_schema",
     "data_input": "to_reader to_table_types",
     "memory_budget": "size_bytes",
@@ -88,6 +90,7 @@ __all__ = [
     "local_settings",
     "local_spark_session",
     "naming_lost_session",
+    "net_changes",
     "rows_of_parts",
     "rows_on_disk",
     "run_query",

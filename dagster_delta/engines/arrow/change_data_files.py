@@ -109,12 +109,12 @@ def _compare_rows(
     store: ObjectStore, changes: ChangeFileSet, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one version of a set that is compared."""
-    from dagster_delta.engines.arrow.compared_rows import drop_moved_rows
+    from dagster_delta.engines.arrow.compared_rows import net_changes
 
     schema = changes.configuration.schema
     found = read_ahead(store, _merge_sources(store, [changes], schema.names))
     compared = [name for name in schema.names if name != CHANGE_TYPE_COLUMN]
-    for batch in drop_moved_rows(found, schema, compared):
+    for batch in net_changes(found, schema, compared):
         rows = batch
         if changes.where is not None and changes.filters_kinds:
             rows = pc.filter(batch, changes.where.evaluate_filter(batch))

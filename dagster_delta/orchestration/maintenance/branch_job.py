@@ -31,7 +31,7 @@ from dagster_delta.storage import absolute_uri
 from dagster_delta.table.branches.branch import Branch
 from dagster_delta.table.branches.publish import Publication
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
-from dagster_delta.table.read.change_data_feed import COMMIT_TIMESTAMP_COLUMN
+from dagster_delta.table.read.change_data_feed import COMMIT_TIMESTAMP_COLUMN, MAX_COMPARED_BYTES
 
 _MAX_NAMED = 20
 _MAX_SHOWN_ROWS = 10
@@ -57,6 +57,12 @@ class DeltaBranchConfig(KnownFieldsOnly, dg.Config):
     dry_run: bool = Field(
         default=True,
         description="Only report what publish, rebase and drop would do. Set to false to do it.",
+    )
+    max_bytes: int | None = Field(
+        default=MAX_COMPARED_BYTES,
+        description="publish: the most bytes of files of a table that are compared to find the "
+        "rows which the branch has changed, for the change data feed of production. null: no "
+        "limit.",
     )
 
 
@@ -220,6 +226,7 @@ class _BranchRun:
                 f"publish {self._name(uri)}: {done} of {total} files copied"
             ),
             on_published=self._report_published,
+            max_bytes=self._config.max_bytes,
         )
         done = [uri for uri, result in results.items() if not result.skipped]
         skipped = len(results) - len(done)

@@ -8,6 +8,7 @@ from dagster_delta.storage.locations import resolve_variable
 from dagster_delta.table.branches.branch_handle import BranchHandle
 from dagster_delta.table.branches.publish import Publication, plan_publication, publish_tables
 from dagster_delta.table.read.branch_tables import list_branches
+from dagster_delta.table.read.change_data_feed import MAX_COMPARED_BYTES
 from dagster_delta.table.transaction.commit_result import CommitResult
 
 
@@ -50,6 +51,7 @@ class Branch(BranchHandle):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
         on_published: Callable[[str, CommitResult], None] | None = None,
+        max_bytes: int | None = MAX_COMPARED_BYTES,
     ) -> dict[str, CommitResult]:
         """Publish tables to production: one commit each; the results by location.
 
@@ -63,12 +65,15 @@ class Branch(BranchHandle):
             on_progress: called with a location and the number of files copied so far, and of all.
             on_published: called with a location and the result after each commit, or if an earlier
                 call has made it.
+            max_bytes: the most bytes of files of a table that are compared to find the rows which
+                the branch has changed, for the change data feed of production; None for no limit.
 
         Raises:
             InvalidArgument: the branch has no such table; a table has read a branch's table that
                 is not published, or has not read all of it.
             CommitConflict: production has changed since a table began with it: it, and the tables
                 after it, are as before.
+            ChangeDataNotRecorded: more bytes would have to be compared.
             DataFileMissing: a file of the branch is gone.
         """
         return publish_tables(
@@ -77,6 +82,7 @@ class Branch(BranchHandle):
             commit_info=commit_info,
             on_progress=on_progress,
             on_published=on_published,
+            max_bytes=max_bytes,
         )
 
 

@@ -17,16 +17,17 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import CommitConflict, InvalidArgument, VersionNotFound
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.programs import READERS_PROPERTY
 from dagster_delta.evolution.properties import set_properties, unset_properties
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
+from dagster_delta.protocol.actions import AddCDCFile, AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
-from dagster_delta.protocol.features.row_tracking import ROW_IDS_KEPT_TAG, ROW_TRACKING_DOMAIN
+from dagster_delta.protocol.features.row_tracking import ROW_TRACKING_DOMAIN
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -47,8 +48,13 @@ from dagster_delta.table.branches.branch_handle import (
     load_published,
     publication_id,
 )
+from dagster_delta.table.branches.published_changes import (
+    BranchCommits,
+    RecordedChanges,
+    first_version,
+)
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.log.reader import read_commit, read_commit_info
+from dagster_delta.table.log.reader import read_commit
 from dagster_delta.table.operations.clone import (
     OF_THE_LOG,
     FileCopy,
@@ -137,10 +143,13 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
             SchemaMismatch: the rows of older commits cannot be shown with the branch's schema.
             ChangeDataNotRecorded: more bytes would have to be compared.
         """
-        base = BranchBase.of(self.head)
-        first = 0 if base is None else base.clone_version + 1
-        return ChangeDataFeed(
-            self.head, self.head.version + 1 if self.is_published else first, max_bytes=max_bytes
+        start = self.head.version + 1 if self.is_published else first_version(self.head)
+        return ChangeDataFeed(self.head, start, max_bytes=max_bytes)
+
+    def recorded_changes(self) -> RecordedChanges | None:
+        """What production's change data feed may have to record; None if nothing."""
+        return RecordedChanges.plan(
+            self.head, self.base, self.configuration, self.entering, self.leaving
         )
 
     def describe_dropped_features(self) -> str:
@@ -184,6 +193,11 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
             f"- {self.leaving.num_rows:,} files with {_spell(_count_rows(self.leaving))} rows "
             f"({total_bytes(self.leaving):,} bytes) leave"
         )
+        if (recorded := self.recorded_changes()) is not None:
+            yield (
+                f"- files of {recorded.compared_bytes:,} bytes are compared at most, to record the "
+                "changed rows for the change data feed"
+            )
         if self.dropped_features:
             yield f"- **cannot be published**: {self.describe_dropped_features()}"
         if base is not None:
@@ -242,6 +256,7 @@ def publish_tables(
     commit_info: Mapping[str, object] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
     on_published: Callable[[str, CommitResult], None] | None = None,
+    max_bytes: int | None = MAX_COMPARED_BYTES,
     clock: Clock = now_ms,
 ) -> dict[str, CommitResult]:
     """Publish tables of a branch to production; see `Branch.publish`. `clock` gives timestamps."""
@@ -258,7 +273,7 @@ def publish_tables(
             if on_progress is not None:
                 on_progress(uri, done, total)
 
-        result = _publish_table(branch, uri, positions, commit_info, progress, clock)
+        result = _publish_table(branch, uri, positions, commit_info, progress, max_bytes, clock)
         results[uri] = result
         published = result.snapshot.transaction_version(publication_id(heads[uri].metadata.id))
         if on_published is not None and published is not None:
@@ -272,6 +287,7 @@ def _publish_table(
     positions: _Positions,
     commit_info: Mapping[str, object] | None,
     on_progress: Callable[[int, int], None],
+    max_bytes: int | None,
     clock: Clock,
 ) -> CommitResult:
     planned, store = plan_publication(branch, uri), open_store(uri, branch.production_options)
@@ -281,9 +297,22 @@ def _publish_table(
         reason, at = planned.describe_dropped_features(), planned.head
         raise InvalidArgument(reason, table=at.store.location.uri, version=at.version)
     transaction = Transaction(store, planned.base, clock=clock)
-    _stage_publication(transaction, planned, positions.translate(planned))
-    with transaction.created_files:
+    moved, commits = positions.translate(planned), BranchCommits.of(planned.head)
+    recorded, change_files = planned.recorded_changes(), tuple[AddCDCFile, ...]()
+    if recorded is not None and not recorded.are_needed(commits):
+        recorded = None
+    if recorded is not None:
+        recorded.check_compared(max_bytes)
+    with transaction.created_files as created:
+        # The names are new, so they are those of this attempt alone, and may be deleted with it.
+        created.add(copy.target for copy in planned.copies)
         copy_files(planned.head, store, planned.copies, on_progress)
+        if recorded is not None:
+            change_files = recorded.write(store)
+            # Readers of the feed would otherwise take the rows of all files as changed.
+            commits = replace(commits, changes_rows=bool(change_files))
+        transaction.stage_change_files(change_files)
+        _stage_publication(transaction, planned, moved, commits)
     try:
         return transaction.commit(
             "PUBLISH BRANCH",
@@ -296,6 +325,7 @@ def _publish_table(
                 "numFiles": planned.entering.num_rows,
                 "numRemovedFiles": planned.leaving.num_rows,
                 "numCopiedFiles": len(planned.copies),
+                "numAddedChangeFiles": len(change_files),
                 "numOutputBytes": total_bytes(planned.entering),
             },
             user_info=commit_info,
@@ -310,29 +340,33 @@ def _publish_table(
 
 
 def _stage_publication(
-    transaction: Transaction, planned: Publication, positions: Mapping[str, int]
+    transaction: Transaction,
+    planned: Publication,
+    positions: Mapping[str, int],
+    commits: BranchCommits,
 ) -> None:
     transaction.stage_configuration(planned.configuration, force=True)
     transaction.is_audited = True
     # A file that has got other row ids must not come back after a compaction has removed it.
     transaction.depend_on(ReadScope(paths=frozenset(planned.renumbered["path"].to_pylist())))
     adds: Sequence[AddFile] = [
-        *added_again(planned.entering),
+        *added_again(planned.entering, data_change=commits.changes_rows),
         *added_again(planned.renumbered, data_change=False),
     ]
     domains = followed_clustering(planned.base, planned.head)
     if planned.configuration.supports("rowTracking"):
         adds, row_ids = with_row_ids(adds, planned.head, planned.base)
         domains += row_ids
-        if _keeps_row_ids(planned.head):
+        if commits.keeps_row_ids:
             transaction.declare_row_ids_kept()
     transaction.stage_domain(*domains)
-    transaction.stage_removed(tombstones(planned.leaving, transaction.clock()))
+    transaction.stage_removed(
+        tombstones(planned.leaving, transaction.clock(), data_change=commits.changes_rows)
+    )
     for followed, version in positions.items():
         transaction.record_application(followed, version)
     transaction.record_application(publication_id(planned.head.metadata.id), planned.head.version)
-    # The names are new, so they are those of this attempt alone, and may be deleted with it.
-    transaction.stage_readded(adds, written=[copy.target for copy in planned.copies])
+    transaction.stage_readded(adds)
 
 
 def _load_head(branch: BranchHandle, production: str) -> Snapshot:
@@ -444,7 +478,7 @@ def _published_configuration(
 ) -> TableConfiguration:
     metadata = head.metadata.without(*BRANCH_PROPERTIES)
     if base is None or begun is None:
-        metadata = msgspec.structs.replace(metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()))
+        metadata = replace(metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()))
         return TableConfiguration(head.protocol, metadata)
     own = TableConfiguration(head.protocol, metadata)
     published = restored_configuration(base.configuration, own)
@@ -590,17 +624,6 @@ class _Positions:
                 table=planned.production_uri,
             )
         return load_published(upstream, table_id)
-
-
-def _keeps_row_ids(head: Snapshot) -> bool:
-    """Whether each commit of the branch kept the ids of the rows that it moved."""
-    base = BranchBase.of(head)
-    first = 0 if base is None else base.clone_version + 1
-    tags = (read_commit_info(head.store, v).get("tags") for v in range(first, head.version + 1))
-    try:
-        return all(not found or found.get(ROW_IDS_KEPT_TAG) != "false" for found in tags)
-    except VersionNotFound:
-        return False
 
 
 def _followed(snapshot: Snapshot) -> dict[str, int]:

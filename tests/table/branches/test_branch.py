@@ -95,43 +95,6 @@ def test_publish_moves_production_by_one_commit(root: str, production: DeltaTabl
     assert production.refresh().scan().to_arrow().sort_by("id").equals(expected)
 
 
-def test_feed_of_publication_has_what_the_branch_changed(root: str, production: DeltaTable) -> None:
-    branch = Branch(root, "dev")
-    table = begin(branch, production)
-    table.append(rows(7))
-    table.append(rows(8))
-    table.delete("id in (1, 8)")
-    table.update(set={"v": "'changed'"}, where="id = 4")
-    [result] = branch.publish().values()
-    feed = production.changes(result.version).to_arrow()
-    found = zip(*(feed[name].to_pylist() for name in ("_change_type", "id", "v")), strict=True)
-    assert sorted(found) == [
-        ("delete", 1, "a"),
-        ("delete", 4, "a"),
-        ("insert", 4, "changed"),
-        ("insert", 7, "a"),
-    ]
-
-
-def test_feed_of_publication_has_each_row_of_rewritten_files(root: str) -> None:
-    """It has no images of updates, and pairs of equal rows cancel each other."""
-    production = DeltaTable(f"{root}/t", must_exist=False)
-    properties = {**PROPERTIES, "delta.enableDeletionVectors": "false"}
-    production.append(rows(1, 2), properties=properties)
-    production.append(rows(3))
-    branch = Branch(root, "dev")
-    begin(branch, production).update(set={"v": "'changed'"}, where="id = 2")
-    [result] = branch.publish().values()
-    feed = production.changes(result.version).to_arrow()
-    found = zip(*(feed[name].to_pylist() for name in ("_change_type", "id", "v")), strict=True)
-    assert sorted(found) == [
-        ("delete", 1, "a"),
-        ("delete", 2, "a"),
-        ("insert", 1, "a"),
-        ("insert", 2, "changed"),
-    ]
-
-
 def test_difference_has_the_rows_that_the_branch_changed(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "dev")
     table = begin(branch, production)
