@@ -85,6 +85,7 @@ class _Collection:
     def __init__(self, plan: ReplayPlan, source: ArrowMergeSource, time_zone: str) -> None:
         self._plan, self._source, self._zone = plan, source, time_zone
         rules = plan.rules
+        self._order = [Evaluator(part) for part in rules.order.parts]
         named = [
             *(StructField(field.name, as_nullable(field.data_type)) for field in rules.columns),
             StructField(_SEQUENCE, rules.sequence_type),
@@ -131,12 +132,12 @@ class _Collection:
         self, batch: pa.RecordBatch, is_delete: pa.BooleanArray, is_truncate: pa.BooleanArray
     ) -> pa.RecordBatch:
         plan, rules = self._plan, self._plan.rules
-        sequence = _sequence_of(batch, plan)
+        sequence = self._sequence_of(batch)
         names = [name for name in batch.schema.names if self._columns.get(name) is not None]
         given = assign_rows(
             batch.select(names), self._columns, table=plan.table, is_exact=plan.is_exact
         )
-        needed = {", ".join(rules.sequence_by): pc.is_null(sequence)}
+        needed = {rules.order.name: pc.is_null(sequence)}
         for key in rules.keys:
             needed[key] = pc.and_(pc.is_null(given.column(key)), pc.invert(is_truncate))
         for name, nulls in needed.items():
@@ -146,6 +147,15 @@ class _Collection:
         return self._batch(
             given.columns, sequence, None, (_GIVEN, is_delete, is_truncate), batch.num_rows
         )
+
+    def _sequence_of(self, batch: pa.RecordBatch) -> pa.Array:
+        """The sequence of events: one value, or several as a struct."""
+        order = self._plan.rules.order
+        parts = [part.of_batch(batch) for part in self._order]
+        target = to_arrow_type(order.data_type)
+        if not order.fields:
+            return pc.cast(parts[0], target)
+        return pa.StructArray.from_arrays(parts, names=list(order.fields)).cast(target)
 
     def _table_batches(self) -> Iterator[pa.RecordBatch]:
         plan, rules = self._plan, self._plan.rules
@@ -233,16 +243,6 @@ class _Collection:
             for pairs in join.pairs(read_ahead(target.store, sources)):
                 add_rows(found, pairs.ordinals, pairs.rows)
         return found
-
-
-def _sequence_of(batch: pa.RecordBatch, plan: ReplayPlan) -> pa.Array:
-    """The sequence of events: a column, or several as a struct."""
-    names, target = plan.rules.sequence_by, to_arrow_type(plan.rules.sequence_type)
-    columns = [batch.column(name) for name in names]
-    if len(columns) == 1:
-        return pc.cast(columns[0], target)
-    struct = pa.StructArray.from_arrays(columns, names=list(names))
-    return struct.cast(target)
 
 
 def _false(count: int) -> pa.BooleanArray:

@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from dagster_delta.errors import MAX_EXAMPLES, ConstraintViolation, InvalidArgument
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField, StructType
+from dagster_delta.sql.typed import Column, Typed, walk
 
 if TYPE_CHECKING:
     from dagster_delta.engines.plans import ReadPlan
@@ -47,6 +48,39 @@ UPSERT, DELETE, TRUNCATE, SNAPSHOT = "upsert", "delete", "truncate", "snapshot"
 """Kinds of events in the memory. A snapshot is the sequence of the newest one, without a key."""
 
 
+class EventOrder(msgspec.Struct, frozen=True):
+    """The sequence of events."""
+
+    given: tuple[str, ...]
+    """Columns of the events, or Spark SQL over them, as the caller wrote them."""
+    sql: tuple[str, ...]
+    """Spark SQL of each."""
+    parts: tuple[Typed, ...]
+    """The same over the columns of the events; of one `struct(…)`, its fields."""
+    fields: tuple[str, ...]
+    """Names of the parts as fields of a struct; empty if the sequence is the only part."""
+    data_type: DataType
+
+    @property
+    def name(self) -> str:
+        """What it is called in an error."""
+        return ", ".join(self.given)
+
+    @property
+    def column(self) -> str | None:
+        """The column of the events that is the sequence; None if it is computed."""
+        match self.parts:
+            case (Column((name,)),) if not self.fields:
+                return name
+        return None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the events from which it is computed."""
+        nodes = (node for part in self.parts for node in walk(part))
+        return tuple(dict.fromkeys(node.path[0] for node in nodes if isinstance(node, Column)))
+
+
 class ReplayRules(msgspec.Struct, frozen=True):
     """How events become rows."""
 
@@ -56,9 +90,7 @@ class ReplayRules(msgspec.Struct, frozen=True):
     """The columns of the table that events bring, keys included, as they will be."""
     tracked: frozenset[str]
     """Columns whose changes begin a new row."""
-    sequence_by: tuple[str, ...]
-    """Columns of the events that order them; several are the fields of a struct."""
-    sequence_type: DataType
+    order: EventOrder
     keeps_history: bool
     """Whether each state of a key is a row (type 2), instead of the newest alone (type 1)."""
     bounds: tuple[str, str]
@@ -75,6 +107,11 @@ class ReplayRules(msgspec.Struct, frozen=True):
     """Spark SQL over an event: whether it deletes every row."""
 
     @property
+    def sequence_type(self) -> DataType:
+        """Type of the sequences."""
+        return self.order.data_type
+
+    @property
     def values(self) -> tuple[StructField, ...]:
         """The columns besides the key."""
         return tuple(field for field in self.columns if field.name not in self.keys)
@@ -84,8 +121,8 @@ class ReplayRules(msgspec.Struct, frozen=True):
         """The column of the table that has the sequence of a row; None: the memory has it."""
         if self.keeps_history:
             return self.bounds[0]
-        (name, *others) = self.sequence_by
-        return name if not others and self.columns.get(name) is not None else None
+        name = self.order.column
+        return None if name is None or self.columns.get(name) is None else name
 
     @property
     def rows(self) -> StructType:
@@ -140,6 +177,8 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     """Whether values that lose a part in the type of their column are refused."""
     takes_all: bool = False
     """Whether rows of every key are read."""
+    keys: tuple[Typed, ...] = ()
+    """The condition for a row of the table to have a key of the events."""
     marks: pa.Table | None = None
     """The entries of the memory without a key; None if there are none."""
     is_snapshot: bool = False
@@ -150,7 +189,8 @@ class Replayed(msgspec.Struct, frozen=True):
     """What a replay changes: rows in a form that the engine merges."""
 
     rows: object
-    """Columns of the table and `CHANGE_COLUMN`: rows to merge by key and start."""
+    """Columns of the table and `CHANGE_COLUMN`: rows to merge by key and start. An engine that
+    knows which rows of the table they replace tells itself so."""
     memory: object | None
     """Columns of the memory: events to merge into it; None if there are none."""
 
@@ -175,6 +215,9 @@ class ReplayQuery(msgspec.Struct, frozen=True):
     """Columns of which the engine only knows whether they are null."""
     takes_all: bool = True
     """Whether there are entries of other keys than those of the events."""
+    locates: bool = False
+    """Whether `num_old` counts the rows of the table that an event has: more than one, if others
+    have written it."""
 
     @property
     def _keys(self) -> str:
@@ -235,6 +278,7 @@ class ReplayQuery(msgspec.Struct, frozen=True):
                         for e in ends
                     },
                     "has_memory": f"max({_flag('o = 0')}) OVER {whole}",
+                    **self._count_rows(whole, keeps_history=True),
                 }
             ),
             Step({"x": _flag(f"o = 3 AND (d <> first_d OR (d = 0 AND ({differs})))")}),
@@ -257,12 +301,19 @@ class ReplayQuery(msgspec.Struct, frozen=True):
                 {
                     **{name: f"{sql} OVER {whole}" for name, sql in of_row.items()},
                     "is_known": f"max({_flag('o = 0 AND d = 0')}) OVER {whole}",
+                    **self._count_rows(whole, keeps_history=False),
                 }
             )
         ]
         if self.rules.fills_nulls or self.rules.stored_sequence is None:
             steps.append(Step(where="NOT (o = 1 AND is_known = 1)"))
         return steps
+
+    def _count_rows(self, window: str, *, keeps_history: bool) -> dict[str, str]:
+        """The number of rows that the table has of the event, or of the key in type 1."""
+        if keeps_history != self.rules.keeps_history or not self.locates:
+            return {}
+        return {"num_old": f"sum({_flag('o = 1')}) OVER {window}"}
 
     def replay(self) -> list[Step]:
         """Steps from the entries with rn = 1 to what changes:

@@ -43,14 +43,19 @@ def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.
     """
+    with_ids = read_row_ids(plan)
+    if with_ids is plan:
+        return plan, spec
+    return with_ids, replace(spec, configuration=tracked_configuration(spec.configuration))
+
+
+def read_row_ids(plan: ReadPlan) -> ReadPlan:
+    """The read plan of `keep_row_ids` alone. Raises as that does."""
     tracked = tracked_configuration(plan.configuration)
     if tracked is plan.configuration:
-        return plan, spec
+        return plan
     carried = tracked.schema.names[len(plan.configuration.schema) :]
-    return (
-        replace(plan, configuration=tracked, columns=(*plan.columns, *carried)),
-        replace(spec, configuration=tracked_configuration(spec.configuration)),
-    )
+    return replace(plan, configuration=tracked, columns=(*plan.columns, *carried))
 
 
 def remaining_rows(

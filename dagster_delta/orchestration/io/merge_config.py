@@ -101,8 +101,8 @@ class MergeConfig(KnownFieldsOnly, Config):
     )
     sequence_by: list[str] | None = Field(
         default=None,
-        description="For auto_cdc: the column of the events that orders those of a key; several "
-        "columns order one after another.",
+        description="For auto_cdc: the column of the events that orders those of a key, or Spark "
+        "SQL over an event, as in coalesce(updated, created); several order one after another.",
     )
     stored_as_scd_type: int | None = Field(
         default=None,

@@ -22,6 +22,7 @@ from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.data_input import without_made_up_types
 from dagster_delta.engines.statements.change_replay import (
     CHANGE_COLUMN,
+    EventOrder,
     Replayed,
     ReplayPlan,
     ReplayRules,
@@ -42,8 +43,11 @@ from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable, fold_name
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.typed import TRUE, Call, Typed, quote
-from dagster_delta.sql.types import BOOLEAN, sql_type_name
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.filters import check_repeatable
+from dagster_delta.sql.typed import TRUE, Call, Column, Refused, Typed, quote
+from dagster_delta.sql.typed import Literal as Constant
+from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.storage.scratch import scratch_directory
 from dagster_delta.table.operations.auto_compact import adopt_write
 from dagster_delta.table.operations.change_memory import ChangeMemory
@@ -87,7 +91,8 @@ class CdcOptions(msgspec.Struct, frozen=True, kw_only=True):
     keys: Sequence[str]
     """Columns that identify a row."""
     sequence_by: str | Sequence[str]
-    """Column of the events that orders those of a key; several columns order one after another."""
+    """Column of the events that orders those of a key, or Spark SQL over an event; several order
+    one after another."""
     stored_as_scd_type: int | str = 1
     """1: the newest row of each key; 2: a row for each state of it."""
     apply_as_deletes: str | None = None
@@ -124,8 +129,8 @@ class CdcOptions(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.stored_as_scd_type) == "2"
 
     @property
-    def sequence_columns(self) -> tuple[str, ...]:
-        """The columns that order the events of a key."""
+    def sequence_parts(self) -> tuple[str, ...]:
+        """The columns, or expressions, that order the events of a key."""
         return _names_of(self.sequence_by)
 
     @property
@@ -153,7 +158,7 @@ class CdcOptions(msgspec.Struct, frozen=True, kw_only=True):
             return f"{texts[0]} is a list of columns; write [{getattr(self, texts[0])!r}]"
         if not self.keys:
             return "AUTO CDC takes keys: the columns that identify a row"
-        if not self.sequence_columns:
+        if not self.sequence_parts:
             return "AUTO CDC takes sequence_by: the column that orders the events of a key"
         if str(self.stored_as_scd_type) not in ("1", "2"):
             return f"stored_as_scd_type is 1 or 2, not {self.stored_as_scd_type!r}"
@@ -237,8 +242,10 @@ def apply_changes(
         rows: the events, in any form that an append takes.
         keys: columns that identify a row; no event has a null there. Columns of any type that can
             be compared, structs included.
-        sequence_by: column that orders the events of a key: numbers, times, texts, structs. Several
-            columns order one after another, as the fields of a struct. NaN is the greatest number.
+        sequence_by: column that orders the events of a key: numbers, times, texts, structs; or
+            Spark SQL over an event, as in `"coalesce(updated, created)"`. Several order one after
+            another, as the fields of a struct, and so does `"struct(ts, n)"`. NaN is the greatest
+            number.
         stored_as_scd_type: 1 keeps the newest row of each key. 2 keeps a row for each state, with
             the sequence that it begins with and the one that it ends before, which is null for
             the current row.
@@ -459,7 +466,8 @@ class _Changes(msgspec.Struct, frozen=True):
 
     def _rules_for(self, snapshot: Snapshot | None) -> ReplayRules:
         """The rules on a version of the table, or for a new one."""
-        return _RuleBook(self.options, self.source.schema, self.statement, snapshot).rules()
+        given, zone = self.source.schema, self.engine.time_zone
+        return _RuleBook(self.options, given, self.statement, snapshot, zone).rules()
 
     def _check_sequence(self, rules: ReplayRules, snapshot: Snapshot, memory: ChangeMemory) -> None:
         """Refuse that the type of the sequence changes: sequences would not compare any more."""
@@ -469,13 +477,13 @@ class _Changes(msgspec.Struct, frozen=True):
             known = known if column is None else column.data_type
         if known is not None and as_nullable(known) != as_nullable(rules.sequence_type):
             raise SchemaMismatch(
-                f"sequence_by {', '.join(rules.sequence_by)} is "
+                f"sequence_by {rules.order.name} is "
                 f"{sql_type_name(rules.sequence_type)}, and the events of the table were ordered "
                 f"by {sql_type_name(known)}: cast it to "
                 "that type, or overwrite the table and apply all events again",
                 table=snapshot.store.location.uri,
                 version=snapshot.version,
-                column=", ".join(rules.sequence_by),
+                column=rules.order.name,
             )
 
     def _merge_of(self, rules: ReplayRules) -> MergeStatement:
@@ -528,6 +536,7 @@ class _Changes(msgspec.Struct, frozen=True):
             table=snapshot.store.location.uri,
             is_exact=self.statement.schema_mode == "strict",
             takes_all=takes_all,
+            keys=(TRUE,) if takes_all else summary.keys,
             marks=memory.marks(),
             is_snapshot=self.options.from_snapshots,
         )
@@ -543,6 +552,24 @@ def _equal_columns(name: str, data_type: DataType) -> str:
     return f"{left} = {right}"
 
 
+def _field_name(part: Typed, index: int) -> str:
+    """The name that Spark's `struct` gives a field."""
+    return part.path[-1] if isinstance(part, Column) else f"col{index + 1}"
+
+
+def _fields_of_struct(typed: Typed) -> tuple[list[str], list[Typed]]:
+    """Names and values of a `struct(…)`; no names and the value itself if it is another value."""
+    match typed:
+        case Refused("the function struct", operands):
+            names = [_field_name(part, index) for index, part in enumerate(operands)]
+        case Refused("the function named_struct", values):
+            names = [str(name.value) for name in values[::2] if isinstance(name, Constant)]
+            operands = values[1::2]
+        case _:
+            return [], [typed]
+    return names, list(operands)
+
+
 def _no_rows(rules: ReplayRules) -> pa.Table:
     return pa.Table.from_batches([], to_arrow_schema(rules.memory))
 
@@ -555,19 +582,15 @@ class _RuleBook(msgspec.Struct, frozen=True):
     """Columns of the events."""
     statement: MergeStatement
     snapshot: Snapshot | None
+    zone: str
+    """Time zone of the statement."""
 
     def rules(self) -> ReplayRules:
         """The rules, with the columns as they will be. Raises as `apply_changes` does."""
         options, given = self.options, self._selected()
         keys = self._named("keys", options.keys, given)
-        sequence_by = self._named("sequence_by", options.sequence_columns, self.source)
-        columns = tuple(self.source.field(name) for name in sequence_by)
-        sequence_type: DataType = columns[0].data_type
-        if len(columns) > 1:
-            sequence_type = StructType(
-                tuple(StructField(field.name, field.data_type) for field in columns)
-            )
-        check_orderable(sequence_type)
+        order = self._order()
+        check_orderable(order.data_type)
         self._check_recorded()
         self._check_bounds(given)
         self._check_slice(given, keys)
@@ -577,8 +600,7 @@ class _RuleBook(msgspec.Struct, frozen=True):
                 tuple(replace(field, name=self._spelled(field.name)) for field in given)
             ),
             tracked=frozenset(),
-            sequence_by=sequence_by,
-            sequence_type=sequence_type,
+            order=order,
             keeps_history=options.keeps_history,
             bounds=(self._spelled(options.start_at), self._spelled(options.end_at)),
             replaces_equal=options.on_equal_sequence == "last",
@@ -588,6 +610,41 @@ class _RuleBook(msgspec.Struct, frozen=True):
             truncates=options.apply_as_truncates,
         )
         return replace(self._as_table(rules), tracked=self._tracked(rules))
+
+    def _order(self) -> EventOrder:
+        """The sequence of the events, with its type."""
+        given = self.options.sequence_parts
+        sql, parts = [], []
+        for text in given:
+            field = self.source.get(text)
+            sql.append(text if field is None else quote(field.name))
+            parts.append(self._typed_sequence(text, sql[-1]))
+        fields = [_field_name(part, index) for index, part in enumerate(parts)]
+        if len(parts) == 1:
+            fields, parts = _fields_of_struct(parts[0])
+        types = [part.data_type for part in parts]
+        kinds = [data_type for data_type in types if data_type is not None and data_type != VOID]
+        if len(kinds) < len(parts):
+            raise UnsupportedExpression(
+                f"the type of sequence_by {', '.join(given)} is not known before Spark has "
+                "computed it: add it to the events as a column, and name that"
+            )
+        data_type = kinds[0]
+        if fields:
+            named = zip(fields, kinds, strict=True)
+            data_type = StructType(tuple(StructField(name, kind) for name, kind in named))
+        return EventOrder(given, tuple(sql), tuple(parts), tuple(fields), data_type)
+
+    def _typed_sequence(self, text: str, sql: str) -> Typed:
+        try:
+            expression = parse_expression(sql, self.source, self.zone)
+        except (InvalidArgument, SchemaMismatch) as error:
+            if text.isidentifier():
+                self._named("sequence_by", [text], self.source)
+            error.message = f"sequence_by {text!r} is no column of the events: {error.message}"
+            raise
+        check_repeatable(expression, "sequence_by")
+        return expression.typed
 
     def _as_table(self, rules: ReplayRules) -> ReplayRules:
         """The rules with the types of the table, and those of its columns that events lack."""
@@ -655,7 +712,7 @@ class _RuleBook(msgspec.Struct, frozen=True):
         """
         options, rows = self.options, self._as_table(rules)
         others = [field.name for field in rows.values]
-        of_sequence = {self._spelled(name) for name in rules.sequence_by}
+        of_sequence = {self._spelled(name) for name in rules.order.columns}
         for option in ("track_history_column_list", "track_history_except_column_list"):
             names = getattr(options, option)
             if names is None:

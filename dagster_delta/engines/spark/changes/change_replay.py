@@ -4,6 +4,7 @@ are one frame, whose windows say which of them become what. Rows never reach the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from types import ModuleType
@@ -12,10 +13,21 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.spark.changes.merge import ROW_NUMBER, SparkMergeSource
+from dagster_delta.engines.spark.changes.merge import (
+    OLD_ROW,
+    ROW_NUMBER,
+    LocatedRows,
+    SparkMergeSource,
+)
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.schema import sql_column, to_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session.schema import (
+    from_spark_schema,
+    sql_column,
+    to_spark_schema,
+    to_spark_type,
+)
 from dagster_delta.engines.spark.session.session import (
     frame_of,
     functions_of,
@@ -38,6 +50,8 @@ from dagster_delta.engines.statements.change_replay import (
     late_snapshot,
     null_in_events,
 )
+from dagster_delta.engines.statements.merge_plan import SourceSummary
+from dagster_delta.engines.statements.row_tracking import read_row_ids
 from dagster_delta.errors import MAX_EXAMPLES, InvalidCast
 from dagster_delta.protocol.schema import (
     DataType,
@@ -85,7 +99,12 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
     def _query(self) -> ReplayQuery:
         rules = self.plan.rules
         return ReplayQuery(
-            rules, len(rules.keys), len(self._leaves), _known_sql, takes_all=self.plan.takes_all
+            rules,
+            len(rules.keys),
+            len(self._leaves),
+            _known_sql,
+            takes_all=self.plan.takes_all,
+            locates=True,
         )
 
     def run(self) -> Replayed:
@@ -100,12 +119,39 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         contradicts = "0" if self.plan.rules.replaces_equal else "x"
         watched = events.selectExpr("*", f"max({contradicts}) OVER (PARTITION BY {keys}) AS bad")
         replayed = _apply(watched, self._query.replay())
-        found = self._kept(replayed.where("op IS NOT NULL OR m = 1 OR bad = 1"))
-        (sums,) = found.agg(functions.max("bad"), functions.sum("m")).collect()
-        if sums[0]:
+        found = self._kept(
+            replayed.where("op IS NOT NULL OR m = 1 OR bad = 1").select(*self._result_columns)
+        )
+        old, op = functions.col(self._query.old), functions.col("op")
+        is_changed = op.isNotNull()
+        (sums,) = found.agg(
+            functions.max("bad"),
+            functions.sum("m"),
+            functions.count(op),
+            functions.count(functions.when(is_changed, old)),
+            functions.max(functions.when(is_changed, functions.col("num_old"))),
+        ).collect()
+        is_bad, num_remembered, num_changed, num_old, most_old = sums
+        if is_bad:
             self._refuse_contradictions(events)
-        memory = self._memory_rows(found, marks) if sums[1] or marks is not None else None
-        return Replayed(self._table_rows(found), memory)
+        memory = self._memory_rows(found, marks) if num_remembered or marks is not None else None
+        rows = self._table_rows(found)
+        if (most_old or 0) > 1:
+            # Others have written several rows of a key and start, and all of them change.
+            return Replayed(rows.drop(ROW_NUMBER, FILE_KEY, ROW_INDEX, OLD_ROW), memory)
+        schema = from_spark_schema(rows.drop(ROW_NUMBER, FILE_KEY, ROW_INDEX, OLD_ROW).schema)
+        summary = SourceSummary(num_changed, self.plan.keys, time.perf_counter())
+        located = LocatedRows(summary, num_old)
+        return Replayed(SparkMergeSource(rows, schema, self.plan.table, located), memory)
+
+    @property
+    def _result_columns(self) -> list[str]:
+        """What is kept of the windows: Spark computes no other column."""
+        rules = self.plan.rules
+        names = ["op", "m", "bad", "num_old", "d", "p", "q", "tp", self._query.old]
+        names += ["tq"] if rules.keeps_history else []
+        count = len(rules.values) if rules.fills_nulls else 0
+        return names + [f"{letters}{i}" for letters in ("f", "tf") for i in range(count)]
 
     def _kept(self, frame: DataFrame) -> DataFrame:
         """The rows, computed once."""
@@ -119,7 +165,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         plan, rules, functions = self.plan, self.plan.rules, self._functions
         given = self.source.frame
         is_truncate = self._test_of(rules.truncates)
-        wrong = {", ".join(rules.sequence_by): self._given_sequence().isNull()}
+        wrong = {rules.order.name: self._given_sequence().isNull()}
         for key in rules.keys:
             wrong[key] = functions.col(quote(key)).isNull() & ~is_truncate
         misfits = dict(self._misfits())
@@ -162,9 +208,10 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             yield field.name, column.isNotNull() & fails
 
     def _given_sequence(self) -> Column:
-        functions, rules = self._functions, self.plan.rules
-        columns = [functions.col(quote(name)).alias(name) for name in rules.sequence_by]
-        return columns[0] if len(columns) == 1 else functions.struct(*columns)
+        functions, order = self._functions, self.plan.rules.order
+        columns = [sql_column(sql, functions) for sql in order.sql]
+        found = columns[0] if len(columns) == 1 else functions.struct(*columns)
+        return found.cast(to_spark_type(order.data_type))
 
     def _test_of(self, sql: str | None) -> Column:
         functions = self._functions
@@ -183,7 +230,9 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
                 kind=(functions.lit(_GIVEN), is_delete, is_truncate.cast("int")),
             )
         ]
-        target = self._rows_of_keys(read_frame(self.session, plan.target))
+        target = self._rows_of_keys(
+            read_frame(self.session, read_row_ids(plan.target), with_positions=True)
+        )
         start, end = rules.bounds if rules.keeps_history else (rules.stored_sequence, None)
         of_start = None if start is None else functions.col(quote(start))
         origin, of_end = functions.lit(_ROW), None
@@ -199,7 +248,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         kind = (origin, origin == _ROW_END, functions.lit(0))
         frames.append(self._entries(target, of_start, of_end, kind=kind))
         frames += [self._memory_entries(frame) for frame in self._memory_frames()]
-        return reduce(lambda left, right: left.unionByName(right), frames)
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 
     def _memory_frames(self) -> Iterator[DataFrame]:
         plan = self.plan
@@ -267,7 +316,6 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         q = (none if sequence is None else sequence).cast(of_sequence)
         e = (none if end is None else end).cast(of_sequence)
         number = functions.col(ROW_NUMBER) if ROW_NUMBER in frame.columns else functions.lit(0)
-        old = functions.struct(whole.alias("row"), q.alias("start"))
         columns = {
             "o": origin,
             "d": is_delete.cast("int"),
@@ -275,9 +323,13 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             "n": number.cast("long"),
             "p": whole,
             "q": q,
-            "w": functions.when(origin == _ROW, old),
             "l": ((origin == _ROW) & e.isNull()).cast("int"),
         }
+        if FILE_KEY in frame.columns:
+            stored = [name for name in frame.columns if name not in (FILE_KEY, ROW_INDEX, _ORIGIN)]
+            row_of_table = functions.struct(*[functions.col(quote(name)) for name in stored])
+            old = functions.struct(row_of_table.alias("row"), q.alias("start"), FILE_KEY, ROW_INDEX)
+            columns["w"] = functions.when(origin == _ROW, old)
         for i, name in enumerate(rules.keys):
             columns[f"k{i}"] = self._comparable(quote(name), rules.columns.field(name).data_type)
         for letter, value in (("s", q), ("e", e)):
@@ -397,6 +449,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         raise contradicting_events(wrong.count(), shown, keys=rules.keys, table=self.plan.table)
 
     def _table_rows(self, found: DataFrame) -> DataFrame:
+        """The rows to merge, as those of a `SparkMergeSource` that is located."""
         rules, functions = self.plan.rules, self._functions
         old = self._query.old
         leaves = functions.col("op") == "D"
@@ -407,6 +460,7 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
                 place = [value.name for value in rules.values].index(field.name)
                 column = functions.col(f"tf{place}")
             kept = functions.col(f"{old}.row.{quote(field.name)}")
+            kept = kept.cast(to_spark_type(as_nullable(field.data_type)))
             columns.append(functions.when(leaves, kept).otherwise(column).alias(field.name))
         if rules.keeps_history:
             start, end = rules.bounds
@@ -417,6 +471,10 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             columns.append(first.alias(start))
             columns.append(functions.when(~leaves, functions.col("tq")).alias(end))
         columns.append(functions.col("op").alias(CHANGE_COLUMN))
+        is_old = functions.col(old).isNotNull()
+        columns.append(functions.when(is_old, functions.lit(0)).alias(ROW_NUMBER))
+        columns += [functions.col(f"{old}.{name}") for name in (FILE_KEY, ROW_INDEX)]
+        columns.append(functions.col(f"{old}.row").alias(OLD_ROW))
         return found.where("op IS NOT NULL").select(*columns)
 
     def _memory_rows(self, found: DataFrame, marks: DataFrame | None) -> DataFrame:

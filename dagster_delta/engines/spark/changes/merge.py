@@ -11,6 +11,7 @@ Spec: Add File and Remove File; Change Data Files.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -78,9 +79,20 @@ if TYPE_CHECKING:
 ROW_NUMBER = "__delta_source_row"
 """Column of the frame: a unique number of the row, in no order."""
 
+OLD_ROW = "__delta_old_row"
+"""Column of a frame with positions: the row of the table as it is."""
+
 _MAX_LISTED_ROWS = 20_000
 _SIDES = ("min", "max")
 _UNBOUNDED = (PrimitiveType("binary"), PrimitiveType("variant"), PrimitiveType("void"))
+
+
+class LocatedRows(msgspec.Struct, frozen=True):
+    """What is known of a source that has the positions of its rows in the table."""
+
+    summary: SourceSummary
+    num_old_rows: int
+    """Rows of the source that replace or delete a row."""
 
 
 class SparkMergeSource(msgspec.Struct, frozen=True):
@@ -92,6 +104,9 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
     """Logical schema, without the number."""
     table: str
     """URI of the table, for errors."""
+    located: LocatedRows | None = None
+    """Given if the frame has `OLD_ROW` and the position of the row of the table that each row
+    replaces or deletes, so that nothing is left to join. `ROW_NUMBER` is null if there is none."""
 
     @classmethod
     def of(
@@ -99,8 +114,10 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
     ) -> SparkMergeSource:
         """The source made from a value.
 
-        `data`: a DataFrame, `SourceRows`, or what they can be made of.
+        `data`: a DataFrame, a source, `SourceRows`, or what they can be made of.
         """
+        if isinstance(data, SparkMergeSource):
+            return data
         if is_spark_frame(data):
             frame = cast("DataFrame", data)
             if is_apache_spark(frame.sparkSession):
@@ -141,6 +158,8 @@ class SparkMergeSource(msgspec.Struct, frozen=True):
 
         One job lists the keys of a small source, a second one finds the bounds of others.
         """
+        if self.located is not None:
+            return self.located.summary
         keys = condition.keys
         known = {index: self.key_column(key.source) for index, key in enumerate(keys)}
         columns = {index: column for index, column in known.items() if column is not None}
@@ -223,9 +242,12 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
     def run(self) -> MergedRows:
         """Write the updated rows and the new rows."""
         with CreatedFiles(self.plan.target.store) as created:
-            changed = self._change_rows(created)
-            inserted = self._insert_rows(changed)
-            created.add(inserted.paths)
+            if self.source.located is not None:
+                changed, inserted = self._write_located(self.source.located)
+            else:
+                changed = self._change_rows(created)
+                inserted = self._insert_rows(changed)
+            created.add([*changed.paths, *inserted.paths])
             table = self.plan.target.store.location.uri
             rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
             copied = self._copy_rest(rows, (*changed.files, *inserted.files), created)
@@ -278,6 +300,37 @@ class _FrameMerge(msgspec.Struct, frozen=True, dict=True):
             table = self.plan.target.store.location.uri
             raise ambiguous_matches(surplus, self._ambiguous_rows(), table=table)
         return written
+
+    def _write_located(self, located: LocatedRows) -> tuple[WrittenChanges, WrittenChanges]:
+        """The changed rows and the new rows of a source that knows its rows of the table: one job
+        without a join.
+        """
+        functions, names = self._functions, self.plan.names
+        source = [functions.col(quote(name)).alias(name) for name in self.source.schema.names]
+        found = self.source.frame.select(
+            *(FILE_KEY, ROW_INDEX, ROW_NUMBER),
+            functions.col(OLD_ROW).alias(names.alias(TARGET)),
+            functions.struct(*source).alias(names.alias(SOURCE)),
+        )
+        stored = {name: name for name in self.plan.target.columns}
+        is_new = functions.col(ROW_NUMBER).isNull()
+        new = [self._row_change(clause, is_new) for clause in self._inserting]
+        written = write_changes(
+            ChangingRows(
+                self._add_scopes(found, stored),
+                [*self._list_changes(), *new],
+                self.plan.data,
+                # Without change data files, the feed reads new rows from the data files.
+                self._change_data if located.num_old_rows else None,
+                old=lambda name: self._column_of(TARGET, name),
+                with_positions=True,
+            ),
+            self.plan.target.store,
+        )
+        first = len(self._changing)
+        counts = Counter({index: n for index, n in written.counts.items() if index >= first})
+        inserted = WrittenChanges(counts=counts, high_water_marks=written.high_water_marks)
+        return written, inserted
 
     def _copy_rest(
         self, rows: Mapping[str, BitMap64], written: tuple[AddFile, ...], created: CreatedFiles
