@@ -35,7 +35,6 @@ from dagster_delta.storage import (
     scheme_of,
 )
 
-_PROTOCOL_VERSION = "1.0"
 _PAGE = 100
 
 
@@ -192,7 +191,7 @@ class UnityCatalog:
             StorageFailure: the catalog refused or failed.
         """
         catalog, _, _ = split_name(name)
-        if not self._has_delta_api(catalog):
+        if not self._client.has_delta_api(catalog):
             return self._resolve_older(name)
         try:
             found = self._client.get(table_path(name), LoadedTable).metadata
@@ -229,7 +228,7 @@ class UnityCatalog:
             StorageFailure: the catalog refused or failed.
         """
         catalog, schema, table = split_name(name)
-        if not self._has_delta_api(catalog):
+        if not self._client.has_delta_api(catalog):
             raise UnsupportedFeature(
                 f"the server {self.uri} lacks the Delta API of Unity Catalog (0.5 or newer), by "
                 f"which tables are created; create {name} there by SQL, then write to it"
@@ -303,16 +302,6 @@ class UnityCatalog:
         check_no_password(table.location)
         options = {**self._storage_options, **table.to_options()}
         return StoreLocation(table.location, options)
-
-    def _has_delta_api(self, catalog: str) -> bool:
-        query = {"catalog": catalog, "protocol-versions": _PROTOCOL_VERSION}
-        try:
-            self._client.get("/config", object, query)
-        except CatalogRefusal as refusal:
-            if refusal.status == 404 or refusal.kind == "InvalidParameterValueException":
-                return False
-            raise
-        return True
 
     def _resolve_older(self, name: str) -> StoreLocation:
         info = self._client.get_older(f"/tables/{_older_name(name)}", _TableInfo)

@@ -30,6 +30,7 @@ from dagster_delta.errors import (
 
 _API = "/api/2.1/unity-catalog"
 _DELTA = f"{_API}/delta/v1"
+_PROTOCOL_VERSION = "1.0"
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -122,9 +123,25 @@ class UnityClient:
         self._lock = threading.Lock()
         self._bearer = server.token
         self._expires = float("inf")
+        self._has_delta_api = False
 
     def __repr__(self) -> str:
         return f"UnityClient({self._server.uri!r})"
+
+    def has_delta_api(self, catalog: str) -> bool:
+        """Whether the server has the Delta API, asked until it has. Raises TableNotFound for a
+        catalog that it does not have.
+        """
+        if not self._has_delta_api:
+            query = {"catalog": catalog, "protocol-versions": _PROTOCOL_VERSION}
+            try:
+                self.get("/config", object, query)
+            except CatalogRefusal as refusal:
+                if refusal.status == 404 or refusal.kind == "InvalidParameterValueException":
+                    return False
+                raise
+            self._has_delta_api = True
+        return True
 
     def get(self, path: str, answer: type[_Body], query: Mapping[str, object] = {}) -> _Body:
         """The answer to a GET of the Delta API, repeated while the server is away."""

@@ -188,6 +188,30 @@ def describe_external_change(
     return [*changes, version]
 
 
+def describe_metrics(table_id: str, commit: CommitActions) -> dict[str, object]:
+    """The report on the files and the rows of a commit."""
+    counts: dict[str, object] = {
+        "num-files-added": len(commit.adds),
+        "num-bytes-added": sum(file.size_bytes for file in commit.adds),
+        "num-files-removed": len(commit.removes),
+        "num-bytes-removed": sum(file.size_bytes or 0 for file in commit.removes),
+    }
+    measured = (commit.commit_info or {}).get("operationMetrics") or {}
+    for name, keys in _ROW_COUNTS.items():
+        found = next((str(measured[key]) for key in keys if key in measured), "")
+        if found.isdecimal():
+            counts[name] = int(found)
+    return {"table-id": table_id, "report": {"commit-report": counts}}
+
+
+_ROW_COUNTS = {
+    "num-rows-inserted": ("numTargetRowsInserted", "numOutputRows"),
+    "num-rows-removed": ("numTargetRowsDeleted", "numDeletedRows"),
+    "num-rows-updated": ("numTargetRowsUpdated", "numUpdatedRows"),
+}
+"""Of which operation metrics the catalog takes each count of rows, as delta-spark 4.3 does."""
+
+
 def commit_timestamp_ms(info: Mapping[str, Any]) -> int:
     """The time of a commit by its commitInfo: in-commit, or else the writer's clock."""
     found = in_commit_timestamp(info)

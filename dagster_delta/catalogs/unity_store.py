@@ -38,6 +38,7 @@ from dagster_delta.catalogs.unity_messages import (
     commit_timestamp_ms,
     describe_commit,
     describe_external_change,
+    describe_metrics,
     describe_new_table,
 )
 from dagster_delta.catalogs.vended_credentials import CredentialSource
@@ -51,9 +52,10 @@ from dagster_delta.errors import (
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import Metadata
-from dagster_delta.protocol.log.commit_file import decode_commit
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import (
     LOG_DIRECTORY,
+    STAGED_COMMIT_DIRECTORY,
     LogFileKind,
     checksum_path,
     commit_path,
@@ -77,7 +79,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_STAGED_DIRECTORY = f"{LOG_DIRECTORY}/_staged_commits"
 _PREFIX = "unity_catalog_"
 _MAX_PROPOSALS = 4
 """How often a commit is proposed whose proposal the catalog did not judge by its version."""
@@ -392,6 +393,7 @@ class ManagedLogStore(CatalogStore):
     ) -> None:
         super().__init__(inner, table, options)
         self._tail = _Tail()
+        self._reports = True
         self._lock = threading.RLock()
 
     # What the catalog says.
@@ -401,10 +403,10 @@ class ManagedLogStore(CatalogStore):
         return self._table.properties if self._table.is_new else self.demanded_properties()
 
     def demanded_properties(self) -> Mapping[str, str]:
-        """As the port; nothing of a table that the catalog does not have yet."""
+        """As the port."""
         with self._lock:
             loaded = self._tail.loaded or self._reload()
-        held = {} if loaded is None else loaded.metadata.properties
+        held = self._table.properties if loaded is None else loaded.metadata.properties
         return {key: held[key] for key in _CONTRACT if key in held}
 
     @property
@@ -663,6 +665,7 @@ class ManagedLogStore(CatalogStore):
             else:
                 break
         self._absorb(answer)
+        self._report_commit(answer.metadata.table_uuid, commit)
         try:
             self.publish()
         except (StorageFailure, TableNotFound) as error:
@@ -673,11 +676,23 @@ class ManagedLogStore(CatalogStore):
                 error,
             )
 
+    def _report_commit(self, table_id: str, commit: CommitActions) -> None:
+        """Send what a commit wrote, by which the catalog plans its maintenance of the table."""
+        if not self._reports:
+            return
+        report = describe_metrics(table_id, commit)
+        try:
+            self._client.post(f"{table_path(self._table.table)}/metrics", report, object)
+        except (StorageFailure, TableNotFound) as error:
+            # Without it, the catalog compacts the table later.
+            self._reports = False
+            _LOG.debug("no metrics of %s are sent any more: %s", self._table.table, error)
+
     def _stage(self, version: int, data: bytes, timestamp_ms: int) -> CatalogCommit:
         # By the contents: the same commit, proposed again, has the same name.
         unique = uuid.UUID(bytes=hashlib.sha256(data).digest()[:16], version=4)
         name = f"{version:020d}.{unique}.json"
-        staged = f"{_STAGED_DIRECTORY}/{name}"
+        staged = f"{STAGED_COMMIT_DIRECTORY}/{name}"
         with suppress(FileExistsError):
             self._inner.put_if_absent(staged, data)
         found = self._inner.head(staged)
@@ -782,7 +797,7 @@ def _version_of(path: str) -> int | None:
 
 
 def _staged_path(commit: CatalogCommit) -> str:
-    return f"{_STAGED_DIRECTORY}/{commit.file_name}"
+    return f"{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
 
 
 def _meta_of(commit: CatalogCommit) -> ObjectMeta:

@@ -254,7 +254,7 @@ class CatalogLogStore(Protocol):
         """
 
     def demanded_properties(self) -> Mapping[str, str]:
-        """What every later commit has to keep, with the values that the table has."""
+        """What every commit has to keep, with the values that the table has."""
 
     @property
     def demanded_features(self) -> Collection[str]:

@@ -33,11 +33,11 @@ from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.storage.object_store import is_in_catalog
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
 from dagster_delta.table.log.commit_range import first_version_since, read_commit_range
 from dagster_delta.table.log.reader import (
     KnownCommit,
+    check_readable,
     is_newest,
     located,
     read_commit,
@@ -415,11 +415,7 @@ class CommitRules:
         if before is not None:
             found = before.after(actions.protocol, actions.metadata)
             if found is not before:
-                found.check_readable(
-                    table=self._store.location.uri,
-                    version=version,
-                    in_catalog=is_in_catalog(self._store),
-                )
+                check_readable(self._store, found, version)
         else:
             found = self._load_configuration(version)
         if len(self._known) > _REMEMBERED_VERSIONS:

@@ -33,6 +33,16 @@ def with_catalog_properties(
     return {**store.new_table_properties(), **(properties or {})}
 
 
+def demanded_by_catalog(store: ObjectStore) -> Mapping[str, str]:
+    """What the catalog demands of a copy of another table, without what it only suggests for new
+    ones; nothing if the storage takes the commits.
+    """
+    if not is_in_catalog(store):
+        return {}
+    features = {f"delta.feature.{name}": "supported" for name in sorted(store.demanded_features)}
+    return {**features, **store.demanded_properties()}
+
+
 def check_contract(
     store: CatalogLogStore, configuration: TableConfiguration, *, table: str
 ) -> None:

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
@@ -22,7 +26,8 @@ from dagster_delta.errors import (
     UnsupportedFeature,
 )
 from dagster_delta.storage import StoreLocation
-from tests.catalogs.unity_server import REQUIRED_PROPERTIES, Refusal, UnityServer
+from dagster_delta.table.log_upkeep.cleanup import clean_log
+from tests.catalogs.unity_server import REQUIRED_PROPERTIES, Fault, Refusal, UnityServer
 
 NAME = "main.shop.orders"
 ROWS = pa.table({"id": [1, 2, 3], "tags": [["a"], [], ["b", "c"]]})
@@ -77,7 +82,9 @@ def test_append_stages_proposes_and_publishes(server: UnityServer, catalog: Unit
     table = open_table(catalog.resolve(NAME))
     server.log.clear()
     table.append(ROWS)
-    (first, second) = [body for method, _, body in server.log if method == "POST"]
+    (first, second) = [
+        body for _, path, body in server.log if path.endswith("/tables/orders") and body
+    ]
     assert [update["action"] for update in first["updates"]] == [
         "add-commit",
         "set-domain-metadata",
@@ -298,8 +305,6 @@ def test_location_opens_the_table_in_another_process(
 def test_commit_that_the_catalog_refuses_is_an_error_and_not_in_the_log(
     server: UnityServer, catalog: UnityCatalog
 ) -> None:
-    from tests.catalogs.unity_server import Fault
-
     table = create_table(catalog)
     refusal = Refusal(400, "InvalidParameterValueException", "delta.x is restricted")
     server.faults.append(Fault("POST", "/tables/orders", "answer", "add-commit", refusal))
@@ -321,3 +326,145 @@ def test_clone_by_path_is_a_table_of_its_own(
     assert "io.unitycatalog.tableId" not in copied.metadata().configuration
     copied.append(ROWS)
     assert ids_of(copied) == [1, 1, 2, 2, 3, 3]
+
+
+def test_log_clean_up_deletes_the_staged_commits_of_what_it_deletes(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    server.allowed_maintenance = ["METADATA_CLEANUP"]
+    table = create_table(catalog, properties={"delta.checkpointInterval": "3"})
+    for _ in range(4):
+        table.append(ROWS)
+    staged = log_of(server) / "_staged_commits"
+    refused = staged / f"{2:020d}.{uuid.uuid4()}.json"
+    refused.write_text("the proposal of a writer that lost\n")
+    next_one = staged / f"{5:020d}.{uuid.uuid4()}.json"
+    next_one.write_text("a proposal that may be accepted\n")
+    later = time.time() + 3 * 86400
+
+    cleaned = table.snapshot()
+    result = clean_log(
+        cleaned.store,
+        cleaned,
+        clock=lambda: int(later * 1000),
+        retention_hours=0,
+        dry_run=False,
+        enforce_retention=False,
+    )
+
+    cut = result.earliest_version
+    assert cut is not None
+    assert cut > 2
+    kept = sorted(int(path.name.split(".")[0]) for path in staged.iterdir())
+    assert kept == [*range(cut + 1, 5), 5]
+    table.append(ROWS)
+    assert server.find(NAME).latest == 5
+    assert len(ids_of(open_table(catalog.resolve(NAME)))) == 15
+
+
+def test_commits_report_their_files_and_rows(server: UnityServer, catalog: UnityCatalog) -> None:
+    table = create_table(catalog)
+    server.log.clear()
+    table.append(ROWS)
+    table.delete("id = 1")
+    table.alter("ALTER TABLE t ADD COLUMNS (price DOUBLE)")
+    sent = [body for _, path, body in server.log if path.endswith("/metrics")]
+    assert {body["table-id"] for body in sent} == {server.find(NAME).table_id}
+    added, deleted, changed = (body["report"]["commit-report"] for body in sent)
+    assert (added["num-files-added"], added["num-rows-inserted"]) == (1, 3)
+    assert added["num-bytes-added"] == table.snapshot(1).size_bytes
+    assert (deleted["num-files-removed"], deleted["num-rows-removed"]) == (1, 1)
+    assert changed["num-files-added"] == changed["num-bytes-removed"] == 0
+
+
+def test_server_without_metrics_is_asked_once(server: UnityServer, catalog: UnityCatalog) -> None:
+    gone = Refusal(404, "NotFoundException", "no metrics here")
+    server.faults.append(Fault("POST", "/metrics", "answer", "", gone, times=9))
+    table = create_table(catalog)
+    for _ in range(3):
+        table.append(ROWS)
+    assert server.find(NAME).latest == 3
+    assert server.faults[0].times == 8
+
+
+def test_server_says_once_that_it_has_the_delta_api(
+    server: UnityServer, catalog: UnityCatalog
+) -> None:
+    create_table(catalog)
+    for _ in range(3):
+        catalog.resolve(NAME)
+    assert server.count("GET /delta/v1/config") == 1
+
+
+@pytest.mark.parametrize(("column", "new_type"), [("id", "STRING"), ("amount", "DECIMAL(10,2)")])
+def test_column_changes_its_type_online(
+    server: UnityServer, catalog: UnityCatalog, column: str, new_type: str
+) -> None:
+    location = catalog.new_table(NAME)
+    table = DeltaTable(location.uri, storage_options=location.options, must_exist=False)
+    rows = pa.table({"id": [1, 2, 3], "amount": ["1", "2.5", None]})
+    table.append(rows)
+    version = table.version()
+    table.change_column(column, new_type, enable_features=True)
+    opened = open_table(catalog.resolve(NAME))
+    assert opened.version() == server.find(NAME).latest > version
+    (field,) = [one for one in server.find(NAME).columns["fields"] if one["name"] == column]
+    assert field["type"] == new_type.lower()
+    expected = pc.cast(rows[column], opened.snapshot().arrow_schema.field(column).type)
+    assert opened.snapshot().scan([column]).to_arrow()[column].equals(expected)
+    assert not server.find(NAME).commits
+
+
+@pytest.mark.parametrize("source", ["plain", "managed", "tracked"])
+def test_deep_clone_becomes_a_managed_table(
+    server: UnityServer, catalog: UnityCatalog, tmp_path: Path, source: str
+) -> None:
+    if source == "managed":
+        cloned = create_table(catalog, "main.shop.source")
+    else:
+        tracking = {"delta.enableRowTracking": str(source == "tracked").lower()}
+        cloned = DeltaTable.create(tmp_path / "source", ROWS.schema, properties=tracking)
+    cloned.append(ROWS)
+    cloned.delete("id = 2")
+    location = catalog.new_table(NAME)
+    cloned.clone(location.uri, storage_options=location.options)
+
+    table = open_table(catalog.resolve(NAME))
+    held = server.find(NAME)
+    assert ids_of(table) == [1, 3]
+    assert table.metadata().configuration["io.unitycatalog.tableId"] == held.table_id
+    assert table.metadata().configuration.items() >= REQUIRED_PROPERTIES.items()
+    table.append(ROWS)
+    table.set_properties({"delta.enableTypeWidening": "true"})
+    assert held.latest == 2
+    assert ids_of(table) == [1, 1, 2, 3, 3]
+    cloned.append(ROWS)
+    location = catalog.resolve(NAME)
+    cloned.clone(location.uri, storage_options=location.options, replace=True)
+    assert ids_of(open_table(location)) == [1, 1, 2, 3, 3]
+    assert held.latest == 3
+
+
+def test_what_has_files_elsewhere_does_not_become_a_managed_table(
+    server: UnityServer, catalog: UnityCatalog, tmp_path: Path
+) -> None:
+    plain = DeltaTable.create(tmp_path / "plain", ROWS.schema)
+    plain.append(ROWS)
+    location = catalog.new_table(NAME)
+    with pytest.raises(UnsupportedFeature, match="deep=True"):
+        plain.clone(location.uri, deep=False, storage_options=location.options)
+    with pytest.raises(UnsupportedFeature, match="external one"):
+        DeltaTable.convert(location.uri, storage_options=location.options)
+    assert not catalog.has_table(NAME)
+    plain.clone(location.uri, storage_options=location.options)
+    assert ids_of(open_table(catalog.resolve(NAME))) == [1, 2, 3]
+
+
+def test_directory_becomes_an_external_table(
+    server: UnityServer, catalog: UnityCatalog, tmp_path: Path
+) -> None:
+    pq.write_table(ROWS, tmp_path / "x.parquet")
+    location = catalog.new_table(NAME, str(tmp_path))
+    DeltaTable.convert(location.uri, storage_options=location.options)
+    assert server.find(NAME).table_type == "EXTERNAL"
+    assert ids_of(open_table(catalog.resolve(NAME))) == [1, 2, 3]

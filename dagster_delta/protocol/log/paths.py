@@ -12,6 +12,7 @@ from typing import NamedTuple
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
 SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+STAGED_COMMIT_DIRECTORY = f"{LOG_DIRECTORY}/_staged_commits"
 
 _COMMIT_NAME_LENGTH = len("00000000000000000000.json")
 

@@ -63,6 +63,7 @@ from dagster_delta.storage.object_store import (
     ObjectMeta,
     ObjectStore,
     RangeStore,
+    is_in_catalog,
 )
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
@@ -97,6 +98,22 @@ def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
         if error.version is None:
             error.version = version
         raise
+
+
+def check_readable(store: ObjectStore, configuration: TableConfiguration, version: int) -> None:
+    """Refuse a version of a table that this library might read wrongly, or that is to be opened by
+    its catalog. Raises as `TableConfiguration.check_readable`.
+    """
+    uri = store.location.uri
+    configuration.check_readable(table=uri, version=version, in_catalog=is_in_catalog(store))
+
+
+def check_writable(store: ObjectStore, configuration: TableConfiguration, version: int) -> None:
+    """Refuse a version of a table that this library might write wrongly, likewise. Raises as
+    `TableConfiguration.check_writable`.
+    """
+    uri = store.location.uri
+    configuration.check_writable(table=uri, version=version, in_catalog=is_in_catalog(store))
 
 
 def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:

@@ -50,7 +50,7 @@ from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import (
     chosen,
     compacted,
@@ -62,6 +62,7 @@ from dagster_delta.table.log.columns import (
 )
 from dagster_delta.table.log.reader import (
     EMPTY_CHECKPOINT,
+    check_readable,
     configuration_of,
     list_log,
     located,
@@ -616,9 +617,7 @@ def open_state(
             configuration = configuration_of(actions.protocol, actions.metadata)
         else:
             configuration = TableConfiguration(checksum.protocol, checksum.metadata)
-        configuration.check_readable(
-            table=store.location.uri, version=segment.version, in_catalog=is_in_catalog(store)
-        )
+        check_readable(store, configuration, segment.version)
     if configuration.has_nanoseconds:
         _LOG.warning(
             "%s has timestamps in nanoseconds, whose last three digits are cut off; set %s=false "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +25,11 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log.paths import (
     LOG_DIRECTORY,
     SIDECAR_DIRECTORY,
+    STAGED_COMMIT_DIRECTORY,
     LogFileKind,
     parse_log_file_name,
     sidecar_path,
+    version_prefix,
 )
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
@@ -36,7 +39,7 @@ from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.catalog_rules import allows_maintenance, check_maintenance
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.commit_range import newest_version_until
-from dagster_delta.table.log.reader import list_log, located, open_checkpoint
+from dagster_delta.table.log.reader import check_writable, list_log, located, open_checkpoint
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot, snapshot_of_segment
 
@@ -104,10 +107,7 @@ def clean_log(
     error of the store, the remaining log is valid.
     """
     configuration = snapshot.configuration
-    in_catalog = is_in_catalog(store)
-    configuration.check_writable(
-        table=store.location.uri, version=snapshot.version, in_catalog=in_catalog
-    )
+    check_writable(store, configuration, snapshot.version)
     check_maintenance(store, "METADATA_CLEANUP", "the clean-up of the log")
     properties, table = configuration.properties, store.location.uri
     if enforce_retention and not properties.enable_expired_log_cleanup:
@@ -145,6 +145,9 @@ def clean_log(
     expired = _find_expired(
         store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
     )
+    in_catalog = is_in_catalog(store)
+    if cut is not None and in_catalog:
+        expired += _staged_until(store, cut)
     if not dry_run:
         # Oldest first.
         delete_with_checksums(store, [file.path for file in expired])
@@ -189,6 +192,13 @@ def _files_before(files: Sequence[ObjectMeta], cut: int) -> list[ObjectMeta]:
             expired.append(file)
     # A listing is in the order of names, which begin with the version.
     return expired
+
+
+def _staged_until(store: ObjectStore, cut: int) -> list[ObjectMeta]:
+    """The staged commits of versions up to the cut, which are published or were refused."""
+    # Spec: Metadata Cleanup. A reader that was told their names reads the published ones.
+    end = f"{STAGED_COMMIT_DIRECTORY}/{version_prefix(cut + 1)}"
+    return list(takewhile(lambda meta: meta.path < end, store.list_from(STAGED_COMMIT_DIRECTORY)))
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
@@ -320,8 +330,7 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
     if cut not in listing.checkpoints:
         old = snapshot_of_segment(store, listing.segment(cut, table=table))
         # A checkpoint under a protocol that this library does not know could lack something.
-        in_catalog = is_in_catalog(store)
-        old.configuration.check_writable(table=table, version=cut, in_catalog=in_catalog)
+        check_writable(store, old.configuration, cut)
         write_checkpoint(old, now_ms=now_ms)
     segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
     if segment.checkpoint is not None:

@@ -14,8 +14,8 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
 from dagster_delta.storage.locations import spark_path
-from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
-from dagster_delta.table.log.reader import read_commits_after
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import check_writable, read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -77,10 +77,7 @@ def _find_changed_again(
 
 def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collection[str]:
     store, configuration = snapshot.store, snapshot.configuration
-    in_catalog = is_in_catalog(store)
-    configuration.check_writable(
-        table=store.location.uri, version=snapshot.version, in_catalog=in_catalog
-    )
+    check_writable(store, configuration, snapshot.version)
     if configuration.column_mapping_mode != "none":
         raise UnsupportedFeature(
             "the table has column mapping, and readers of symlink manifests would not find its "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import UnsupportedFeature, VersionNotFound
-from dagster_delta.storage.object_store import is_in_catalog
+from dagster_delta.table.log.reader import check_writable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ def checkpoint(table: TableHandle, /) -> None:
     table._check_refusal()
     snapshot = table._known()
     uri = snapshot.store.location.uri
-    in_catalog = is_in_catalog(snapshot.store)
-    snapshot.configuration.check_writable(
-        table=uri, version=snapshot.version, in_catalog=in_catalog
-    )
+    check_writable(snapshot.store, snapshot.configuration, snapshot.version)
     known = snapshot.known_commit
     if known is not None and not known.is_in(snapshot.store):
         # Its checkpoint would take the place of what the table is now.

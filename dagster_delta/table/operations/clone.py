@@ -24,6 +24,7 @@ from dagster_delta.errors import (
     DataFileMissing,
     InvalidArgument,
     TableAlreadyExists,
+    UnsupportedFeature,
 )
 from dagster_delta.evolution.programs import check_readers
 from dagster_delta.evolution.properties import set_properties
@@ -49,7 +50,7 @@ from dagster_delta.protocol.values.partition_values import (
 from dagster_delta.storage import open_store
 from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore, is_in_catalog
-from dagster_delta.table.catalog_rules import without_catalog
+from dagster_delta.table.catalog_rules import demanded_by_catalog, without_catalog
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.restore import (
@@ -156,13 +157,8 @@ def clone_table(
     """Create a table with the rows of a version in another store, in one commit."""
     newest = check_clone(source, store, options)
     existing = newest if options.replaced is None else options.replaced
-    if not is_in_catalog(store):
-        source_configuration = without_catalog(source.configuration)
-    else:
-        source_configuration = source.configuration
-    configuration = _plan_configuration(
-        source, source_configuration, existing, options, now_ms=clock()
-    )
+    properties = {**demanded_by_catalog(store), **(options.properties or {})}
+    configuration = _plan_configuration(source, existing, properties, now_ms=clock())
     transaction = Transaction(store, existing, clock=clock)
     # What readers misread of the source, they misread of its clone.
     check_readers(source.configuration, configuration, table=store.location.uri)
@@ -223,9 +219,17 @@ def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> 
 
     Raises:
         InvalidArgument: the location is in or around the source, or cannot refer to its files.
+        UnsupportedFeature: it is a shallow clone, and a catalog manages its table.
         TableAlreadyExists: a table is there, and is not to be replaced.
     """
     _check_locations(source, store, deep=options.deep)
+    uri = store.location.uri
+    if is_in_catalog(store) and not options.deep:
+        raise UnsupportedFeature(
+            "a table that a catalog manages has its files where the catalog gives credentials, and "
+            "cannot refer to those of another table: pass deep=True",
+            table=uri,
+        )
     existing = find_snapshot(store)
     if existing is not None and not options.replace:
         raise _already_exists(store)
@@ -273,9 +277,8 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 
 def _plan_configuration(
     source: Snapshot,
-    configuration: TableConfiguration,
     existing: Snapshot | None,
-    options: CloneOptions,
+    properties: Mapping[str, object],
     *,
     now_ms: int,
 ) -> TableConfiguration:
@@ -286,14 +289,15 @@ def _plan_configuration(
             table=source.store.location.uri,
             version=source.version,
         )
+    configuration = without_catalog(source.configuration)
     metadata = msgspec.structs.replace(
         configuration.metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()), created_time_ms=now_ms
     )
     configuration = TableConfiguration(configuration.protocol, metadata)
     if existing is not None:
         configuration = restored_configuration(existing.configuration, configuration)
-    if options.properties:
-        configuration = set_properties(configuration, options.properties)
+    if properties:
+        configuration = set_properties(configuration, properties)
     if iceberg_compat_version(configuration) not in (
         None,
         iceberg_compat_version(source.configuration),

@@ -27,6 +27,7 @@ from dagster_delta.errors import (
     InvalidTable,
     SchemaMismatch,
     TableAlreadyExists,
+    UnsupportedFeature,
 )
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import AddFile
@@ -39,8 +40,7 @@ from dagster_delta.protocol.values.partition_values import (
     parse_partition_value,
     serialize_partition_value,
 )
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.catalog_rules import with_catalog_properties
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, is_in_catalog
 from dagster_delta.table.log.reader import has_log
 from dagster_delta.table.programs import lines_about_properties
 from dagster_delta.table.transaction.transaction import Transaction
@@ -96,10 +96,18 @@ def convert(
         SchemaMismatch: files have different types in one column, or a type that no Delta type
             holds.
         InvalidTable, StorageFailure: a file cannot be read.
-        UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
+        UnsupportedFeature: a catalog manages the table; or as for `create`.
+        ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
     """
     table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
     opened = table.store
+    if is_in_catalog(opened):
+        raise UnsupportedFeature(
+            "a catalog that manages a table says where its files are, so that a directory cannot "
+            "become one: name its location when you ask the catalog for the new table, which is "
+            "an external one then, or append the rows of the files to a managed table",
+            table=table.uri,
+        )
     files = _list_files(opened)
     partitions = _partition_fields(files, partition_by)
     names = [field.name for field in partitions]
@@ -108,11 +116,7 @@ def convert(
     def define(columns: StructType) -> TableConfiguration:
         schema = StructType((*_leave_out(columns, partitions), *partitions))
         configuration = define_table(
-            msgspec.structs.replace(
-                definition,
-                schema=schema,
-                properties=with_catalog_properties(opened, properties),
-            ),
+            msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms(),
             values=EMBEDDED_VALUES,

@@ -30,12 +30,12 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, is_in_catalog
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import FILES_PER_DELETE, delete_with_checksums
 from dagster_delta.table.catalog_rules import check_maintenance
 from dagster_delta.table.log.columns import listed_files
 from dagster_delta.table.log.commit_range import newest_version_until
-from dagster_delta.table.log.reader import list_log, read_versions
+from dagster_delta.table.log.reader import check_writable, list_log, read_versions
 from dagster_delta.table.log_upkeep.cleanup import DeletedFiles, retention_in_ms
 from dagster_delta.table.operations.unreferenced_files import (
     EmptiedDirectories,
@@ -171,10 +171,7 @@ def vacuum_table(
     """
     # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
     # without vacuumProtocolCheck: a feature that is not known may refer to files.
-    in_catalog = is_in_catalog(store)
-    snapshot.configuration.check_writable(
-        table=store.location.uri, version=snapshot.version, in_catalog=in_catalog
-    )
+    check_writable(store, snapshot.configuration, snapshot.version)
     check_maintenance(store, "DATA_CLEANUP", "VACUUM")
     retention_ms = retention_in_ms(
         options.retention_hours,

@@ -35,9 +35,9 @@ from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.segment import spell_versions
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import boolean_column
-from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
-from dagster_delta.table.log.reader import located
+from dagster_delta.table.log.reader import check_readable, located
 from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
 
@@ -259,8 +259,7 @@ def _check_configurations(
     removed, unrecorded = [], []
     ends = [*(version for version, _ in found[1:]), end.version + 1]
     for (version, configuration), until in zip(found, ends, strict=True):
-        in_catalog = is_in_catalog(store)
-        configuration.check_readable(table=table, version=version, in_catalog=in_catalog)
+        check_readable(store, configuration, version)
         if not configuration.properties.enable_change_data_feed:
             unrecorded.append((version, until - 1))
         problem = find_incompatibility(configuration, end.configuration)

@@ -21,10 +21,11 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import EMPTY_SEGMENT, LogSegment
 from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
-from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import with_logical_keys
 from dagster_delta.table.log.commit_range import version_at
 from dagster_delta.table.log.reader import (
+    check_readable,
     configuration_of,
     extended_segment,
     find_segment,
@@ -244,9 +245,7 @@ def advanced(
             state, segment = base._state, base.log_segment
             configuration = base.configuration.after(tail.protocol, tail.metadata)
         if base is None or configuration is not base.configuration:
-            configuration.check_readable(
-                table=store.location.uri, version=versions[-1], in_catalog=is_in_catalog(store)
-            )
+            check_readable(store, configuration, versions[-1])
         segment = extended_segment(segment, commits)
         state = state.advance(tail, segment, is_own=is_own)
     latest = Snapshot(store, segment, configuration, state, checksum, commits[-1][1])

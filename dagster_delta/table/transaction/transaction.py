@@ -39,7 +39,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFa
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore, is_in_catalog
 from dagster_delta.storage.unreferenced_files import CreatedFiles
-from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
+from dagster_delta.table.log.reader import check_writable, read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.transaction.commit_result import (
@@ -119,11 +119,7 @@ class Transaction:
                 table=self.store.location.uri,
             )
         if self.snapshot is not None:
-            self.snapshot.configuration.check_writable(
-                table=self.store.location.uri,
-                version=self.snapshot.version,
-                in_catalog=is_in_catalog(self.store),
-            )
+            check_writable(self.store, self.snapshot.configuration, self.snapshot.version)
             self.snapshot.check_newest_commit()
 
     @property
@@ -171,11 +167,8 @@ class Transaction:
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
         """
         table = self.store.location.uri
-        configuration.check_writable(
-            table=table,
-            version=0 if self.read_version is None else self.read_version + 1,
-            in_catalog=is_in_catalog(self.store),
-        )
+        version = 0 if self.read_version is None else self.read_version + 1
+        check_writable(self.store, configuration, version)
         if is_in_catalog(self.store):
             # Imported late, as below.
             from dagster_delta.table.catalog_rules import check_contract
@@ -187,7 +180,7 @@ class Transaction:
             from dagster_delta.evolution.programs import check_readers
 
             before = None if self.snapshot is None else self.snapshot.configuration
-            check_readers(before, configuration, table=self.store.location.uri)
+            check_readers(before, configuration, table=table)
         self._staged = configuration
 
     def stage_high_water_marks(self, marks: Mapping[str, int]) -> None:
