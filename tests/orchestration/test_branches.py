@@ -336,6 +336,76 @@ def test_partitions_of_a_branch_are_written_as_in_production(lake) -> None:
     assert column(table(lake, "parts"), "n") == [1, 3]
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_published_partitions_are_materialized(lake, kind: str) -> None:
+    dynamic = dg.DynamicPartitionsDefinition(name="parts")
+    known = dg.StaticPartitionsDefinition(["a", "b", "c"])
+
+    @dg.asset(
+        partitions_def=known if kind == "static" else dynamic, metadata={"partition_expr": "p"}
+    )
+    def parts(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"p": [context.partition_key], "n": [len(rows_of["orders"])]})
+
+    def publish() -> None:
+        delta_branch_job(assets=[parts]).execute_in_process(
+            instance=lake.instance,
+            resources={"io_manager": lake.manager()},
+            run_config={"action": "publish", "branch": "dev", "dry_run": False},
+        )
+
+    lake.instance.add_dynamic_partitions("parts", ["a", "b", "c"])
+    lake.materialize(parts, partition="a")
+    rows_of["orders"] = [1]
+    for key in ("b", "c"):
+        lake.materialize(parts, partition=key, branch="dev")
+    # Production's instance is another one than that of a branch on a laptop.
+    lake.instance.wipe_assets([parts.key])
+    lake.instance.delete_dynamic_partition("parts", "c")
+    publish()
+    assert lake.instance.get_materialized_partitions(parts.key) == {"b", "c"}
+    assert lake.instance.has_dynamic_partition("parts", "c") == (kind == "dynamic")
+    records = lake.instance.fetch_materializations(parts.key, limit=9).records
+    assert {event.asset_materialization.description for event in records} == {
+        "Published as version 1"
+    }
+    publish()
+    assert lake.instance.fetch_materializations(parts.key, limit=9).records == records
+
+
+def test_rebase_leaves_tables_of_the_branch_alone(lake) -> None:
+    lake.materialize(orders)
+    rows_of["orders"] = [9]
+    lake.materialize(orders, totals, branch="dev")
+    assert run_branch_job(lake, "rebase", dry_run=True).startswith("1 table would begin again")
+    assert column(DeltaTable(branch_of(lake).uri + "/public/orders"), "id") == [9]
+    assert run_branch_job(lake, "rebase") == (
+        "1 table began again from production; 1 in the branch alone stay as they are"
+    )
+    assert column(DeltaTable(branch_of(lake).uri + "/public/orders"), "id") == [1, 2, 3]
+    assert column(DeltaTable(branch_of(lake).uri + "/public/totals"), "total") == [9]
+
+
+@pytest.mark.parametrize("action", ["list", "drop"])
+def test_action_on_the_whole_branch_refuses_tables(lake, action: str) -> None:
+    lake.materialize(orders, branch="dev")
+    with pytest.raises(InvalidArgument, match=f"{action} takes no tables"):
+        run_branch_job(lake, action, tables=["orders"])
+    assert branch_of(lake).tables()
+
+
+def test_unknown_table_of_a_branch_is_named(lake) -> None:
+    lake.materialize(orders, branch="dev")
+    with pytest.raises(InvalidArgument, match="did you mean orders"):
+        run_branch_job(lake, "publish", tables=["ordrs"])
+
+
+def test_list_of_branches_is_a_table_with_any_name(lake) -> None:
+    lake.materialize(orders, branch="a|b\nc")
+    lines = run_branch_job(lake, "list").splitlines()
+    assert [line.count("|") for line in lines] == [4, 4, 4]
+
+
 def test_unknown_branch_is_named(lake) -> None:
     with pytest.raises(InvalidArgument, match="there is no branch 'dev'"):
         run_branch_job(lake, "diff")

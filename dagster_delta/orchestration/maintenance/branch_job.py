@@ -9,9 +9,14 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.nearest_name import nearest_name
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
-from dagster_delta.orchestration.maintenance.jobs import one_config, report_table
+from dagster_delta.orchestration.maintenance.jobs import (
+    changed_partitions,
+    one_config,
+    report_table,
+)
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -137,6 +142,10 @@ class _BranchRun:
 
     def run(self) -> None:
         action = self._config.action
+        if action in ("list", "drop") and self._config.tables:
+            raise InvalidArgument(
+                f"{action} takes no tables: it is about the whole branch; leave tables out"
+            )
         if action == "list":
             self._list()
             return
@@ -147,13 +156,25 @@ class _BranchRun:
         uris = self._find_tables(branch)
         if action == "publish" and not self._config.dry_run:
             self._publish(branch, uris)
-        elif action == "rebase" and not self._config.dry_run:
-            for uri in uris:
-                version = branch.rebase(uri).version()
-                self._context.log.info(f"{self._name(uri)} began again, as version {version}")
-            self._report(branch, f"{counted(len(uris), 'table')} began again from production")
+        elif action == "rebase":
+            self._rebase(branch, uris)
         else:
             self._compare(branch, uris)
+
+    def _rebase(self, branch: Branch, uris: list[str]) -> None:
+        options = self._manager.storage_options.to_options()
+        known = [uri for uri in uris if DeltaTable.is_delta_table(uri, storage_options=options)]
+        for uri in uris:
+            text = "is in the branch alone, and stays as it is"
+            if uri in known:
+                text = "would begin again"
+                if not self._config.dry_run:
+                    text = f"began again, as version {branch.rebase(uri).version()}"
+            self._context.log.info(f"{self._name(uri)} {text}")
+        verb = "would begin" if self._config.dry_run else "began"
+        own = f"; {len(uris) - len(known)} in the branch alone stay as they are"
+        text = f"{counted(len(known), 'table')} {verb} again from production"
+        self._report(branch, text + (own if len(known) < len(uris) else ""))
 
     def _find_branch(self) -> Branch:
         branch = self._manager.find_branch(self._config.branch)
@@ -170,8 +191,16 @@ class _BranchRun:
 
     def _find_tables(self, branch: Branch) -> list[str]:
         named = {table.name: uri for uri, table in self._assets.items()}
-        chosen = [named.get(name, name) for name in self._config.tables]
-        return chosen or branch.tables()
+        tables = branch.tables()
+        for name in self._config.tables:
+            if name not in named and absolute_uri(name) not in tables:
+                near = nearest_name(name, [*map(self._name, tables), *named])
+                meant = "" if near is None else f": did you mean {near}?"
+                raise InvalidArgument(
+                    f"{name} is neither an asset of the job nor the location in production of a "
+                    f"table of the branch {branch.name!r}{meant}"
+                )
+        return [named.get(name, name) for name in self._config.tables] or tables
 
     def _name(self, uri: str) -> str:
         table = self._assets.get(absolute_uri(uri))
@@ -181,7 +210,8 @@ class _BranchRun:
         lines = ["| branch | since (UTC) | tables |", "|---|---|---|"]
         for branch in self._manager.list_branches():
             names = ", ".join(map(self._name, branch.tables()[:_MAX_NAMED])) or "none yet"
-            lines.append(f"| {branch.name} | {spell_time(branch.created_ms or 0)} | {names} |")
+            name = plain_markdown(branch.name)
+            lines.append(f"| {name} | {spell_time(branch.created_ms or 0)} | {names} |")
         self._show("\n".join(lines), {})
 
     def _compare(self, branch: Branch, uris: list[str]) -> None:
@@ -242,7 +272,9 @@ class _BranchRun:
         key, instance = maintained.asset_key, self._context.instance
         if result.skipped:
             # A run that was killed may have published the table, and not reported it.
-            records = instance.fetch_materializations(key, limit=1).records
+            *_, last = None, *changed_partitions(self._context, maintained, result.snapshot)
+            of = key if last is None else dg.AssetRecordsFilter(key, asset_partitions=[last])
+            records = instance.fetch_materializations(of, limit=1).records
             event = records[0].asset_materialization if records else None
             known = {} if event is None else event.tags or {}
             if data_version_tags(result.snapshot, instance, key).items() <= known.items():

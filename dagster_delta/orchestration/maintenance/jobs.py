@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 from dagster_shared.check import CheckError
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -33,6 +33,7 @@ from dagster_delta.orchestration.maintenance.operations import (
 )
 from dagster_delta.orchestration.maintenance.retention import asset_operations
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted
+from dagster_delta.orchestration.partitions.mapping import PartitionMapping
 from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.orchestration.table_metadata import (
     DATA_VERSION_TAG,
@@ -40,6 +41,8 @@ from dagster_delta.orchestration.table_metadata import (
     table_metadata,
 )
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.watch import LogCursor, read_new_commits
 
 _SELECT = "select_tables"
 
@@ -413,8 +416,9 @@ def report_table(
     described: str | None = None,
 ) -> None:
     """Report the state of an asset's table after a job: as a materialization with a description,
-    if the job has changed its rows, else as an observation. The UI shows the columns and the row
-    count of the latest event, so that each has everything.
+    if the job has changed its rows, else as an observation; a materialization of a partitioned
+    asset is one for each partition with changed rows. The UI shows the columns and the row count of
+    the latest event, so that each has everything.
     """
     key, snapshot = maintained.asset_key, table.snapshot()
     if key is None:
@@ -423,14 +427,47 @@ def report_table(
     known = table_metadata(snapshot, uri=table.uri, table_name=name)
     is_materialized = described is not None and not maintained.is_observable
     event = dg.AssetMaterialization if is_materialized else dg.AssetObservation
-    context.log_event(
-        event(
-            key,
-            description=described,
-            metadata={**metadata, **known},
-            tags=data_version_tags(snapshot, context.instance, key),
+    tags = data_version_tags(snapshot, context.instance, key)
+    keys: list[str | None] = [None]
+    if described is not None:
+        keys = [*changed_partitions(context, maintained, snapshot)] or keys
+    for partition in keys:
+        context.log_event(
+            event(
+                key,
+                description=described,
+                metadata={**metadata, **known},
+                partition=partition,
+                tags=tags,
+            )
         )
-    )
+
+
+def changed_partitions(
+    context: dg.OpExecutionContext, maintained: MaintainedTable, snapshot: Snapshot
+) -> list[str]:
+    """The partitions of an asset with rows that the last change of its table has changed. Dynamic
+    ones are added to the instance. None if the table has no partition columns that give the keys.
+    """
+    key, definition = maintained.asset_key, maintained.partitions_def
+    expression = maintained.read_options(context.resources).partition_expr
+    if key is None or definition is None or expression is None:
+        return []
+    mapping = PartitionMapping(definition, expression, None)
+    name = data_version_tags(snapshot, context.instance, key)[DATA_VERSION_TAG]
+    before = LogCursor(version=int(name.rpartition(":")[2]) - 1)
+    try:
+        cursor, (commit, *_) = read_new_commits(snapshot.store, before, limit=1)
+    except (LogGap, VersionNotFound):
+        return []
+    if not all(values.keys() >= set(mapping.columns) for values in commit.partitions):
+        return []
+    keys = mapping.map(commit.partitions, timestamp_columns=cursor.timestamp_columns or ()).keys
+    for request in mapping.dynamic_requests(keys, context.instance):
+        context.instance.add_dynamic_partitions(
+            request.partitions_def_name, list(request.partition_keys)
+        )
+    return keys
 
 
 def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefinition:
