@@ -138,14 +138,15 @@ def protect_production(context: OpExecutionContext, table: DeltaTable) -> DeltaT
 def branches_of_location(context: LocationContext) -> list[Branch]:
     """The branches that the resources of a code location write to.
 
-    Resources that a function or a factory makes are initialized, since only what they are in a run
-    has the branch. One that needs config of a run has none.
+    In a run, resources that a function or a factory makes are initialized, since only what they
+    are then has the branch. One that needs config of a run has none. A tick, which may come every
+    minute, initializes none: it requests runs, and these ask.
 
     Raises:
         InvalidArgument: a resource cannot be initialized.
     """
     given: Any = {}
-    if isinstance(context, OpExecutionContext):
+    if is_run := isinstance(context, OpExecutionContext):
         given = context.run_config.get("resources", {})
     instance = None
     with contextlib.suppress(DagsterError):
@@ -156,7 +157,7 @@ def branches_of_location(context: LocationContext) -> list[Branch]:
     for known in _list_resources(context):
         for key, resource in known.items():
             needs_config = resource.has_config_field and resource.config_schema.is_required
-            if id(resource) in seen or not _may_have_branch(resource):
+            if id(resource) in seen or not _may_have_branch(resource, in_run=is_run):
                 continue
             seen.add(id(resource))
             if key in given or not needs_config:
@@ -201,17 +202,21 @@ def _list_resources(context: LocationContext) -> Iterator[Mapping[str, ResourceD
             yield from (job.resource_defs for job in repository.get_all_jobs())
 
 
-def _may_have_branch(resource: object) -> bool:
+def _may_have_branch(resource: object, *, in_run: bool) -> bool:
     """Whether a resource, or what it gives to a run, may have a branch: not one of another class
     that gives itself, and whose fields are no such resources.
     """
     kind: Any = getattr(resource, "configurable_resource_cls", None) or type(resource)
-    if not issubclass(kind, ConfigurableResource | ConfigurableIOManager):
+    if issubclass(kind, BranchedTables):
         return True
-    if issubclass(kind, BranchedTables) or kind.create_resource not in _GIVING_ITSELF:
-        return True
+    gives_itself = (
+        issubclass(kind, ConfigurableResource | ConfigurableIOManager)
+        and kind.create_resource in _GIVING_ITSELF
+    )
+    if not gives_itself:
+        return in_run
     nested: Mapping[str, object] = getattr(resource, "nested_resources", {})
-    return any(map(_may_have_branch, nested.values()))
+    return any(_may_have_branch(each, in_run=in_run) for each in nested.values())
 
 
 def _tables_in(value: object, depth: int = 2) -> Iterator[BranchedTables]:

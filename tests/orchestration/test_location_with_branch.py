@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 import dagster_delta as dd
 from dagster_delta.errors import InvalidArgument
+from tests.families import family
 from tests.orchestration.conftest import library_error
 from tests.sample_tables import FEED
 
@@ -573,44 +575,71 @@ def load_location(resource: str) -> dg.Definitions:
     return found
 
 
+KNOWN_IN_A_TICK = {
+    "a resource",
+    "a field of a resource",
+    "a resource of an asset",
+    "a resource of another job",
+}
+"""The others are made by code of the user, which only a run calls."""
+
+
 @pytest.mark.parametrize("branch", ["dev", ""])
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_branch_of_any_resource_is_known_to_its_code_location(
+def test_tick_knows_branches_of_resources_without_initializing_any(
     lake, production: Path, monkeypatch: pytest.MonkeyPatch, resource: str, branch: str
 ) -> None:
     monkeypatch.setenv("BRANCH", branch)
     requests, why = tick_of(load_location(RESOURCES[resource]), "due", lake.instance)
-    assert len(requests) == (0 if branch else 1)
-    assert ("the code location has the branch 'dev'" in why) == bool(branch)
+    is_known = bool(branch) and resource in KNOWN_IN_A_TICK
+    assert len(requests) == (0 if is_known else 1)
+    assert ("the code location has the branch 'dev'" in why) == is_known
 
 
-def test_resource_that_fails_keeps_jobs_by_location_from_writing(
-    lake, production: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRANCH", "")
-    failing = "@dg.resource\ndef tables(context):\n    raise OSError('no network')"
-    with pytest.raises(InvalidArgument, match="the resource 'tables' of the code location"):
-        tick_of(load_location(failing), "due", lake.instance)
-
-
-@pytest.mark.parametrize("branch", ["dev", ""])
-def test_run_of_a_job_by_location_knows_resources_of_functions(
-    tmp_path: Path, production: Path, branch: str
-) -> None:
-    before, module = digest(production), tmp_path / "location.py"
-    module.write_text(LOCATION.format(resource=RESOURCES["a function"]))
+def run_upkeep(directory: Path, resource: str, branch: str) -> subprocess.CompletedProcess[str]:
+    """A run of the job of the code location, in a process of its own."""
+    module = directory / "location.py"
+    module.write_text(LOCATION.format(resource=resource))
     # A run in this process has the resources that its job requires, and no code location.
-    command = [sys.executable, "-m", "dagster", "job", "execute", "-f", str(module), "-j", "upkeep"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "DAGSTER_HOME": str(tmp_path), "BRANCH": branch},
+    return subprocess.run(
+        [sys.executable, "-m", "dagster", "job", "execute", "-f", str(module), "-j", "upkeep"],
+        env={**os.environ, "DAGSTER_HOME": str(directory), "BRANCH": branch},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("resource", "branch"),
+    family(
+        product(RESOURCES, ("dev", "")),
+        ("a resource of an asset", "dev"),
+        ("a function", "dev"),
+        ("a function", ""),
+    ),
+)
+def test_branch_of_any_resource_is_known_to_a_run(
+    tmp_path: Path, production: Path, resource: str, branch: str
+) -> None:
+    before = digest(production)
+    done = run_upkeep(tmp_path, RESOURCES[resource], branch)
     assert done.returncode == 0, done.stderr
     assert (digest(production) == before) == bool(branch)
     assert ("the code location has the branch 'dev'" in done.stderr) == bool(branch)
+
+
+def test_resource_that_fails_keeps_jobs_by_location_from_writing(
+    lake, tmp_path: Path, production: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRANCH", "")
+    before = digest(production)
+    failing = "@dg.resource\ndef tables(context):\n    raise OSError('no network')"
+    assert len(tick_of(load_location(failing), "due", lake.instance)[0]) == 1
+    done = run_upkeep(tmp_path, failing, "")
+    assert done.returncode != 0
+    assert "the resource 'tables' of the code location cannot be initialized" in done.stderr
+    assert digest(production) == before
 
 
 @pytest.mark.parametrize("branch", ["dev", ""])
