@@ -54,14 +54,15 @@ def _lines(known: Programs, *, appends: bool) -> Iterator[str]:
 
 def _explained(known: Programs, cells: list[Cell], *, appends: bool) -> Iterator[str]:
     """What is wrong, by its explanation: programs and tables."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    found: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
     for cell in cells:
         if cell.verdict == "wrong":
-            text = known.note_on(cell.table, cell.program, is_append=appends)
-            programs, tables = found.setdefault(text, ({}, {}))
+            note = known.note_on(cell.table, cell.program, is_append=appends)
+            programs, tables = found.setdefault((note.text, note.reason), ({}, {}))
             programs[cell.program] = tables[cell.table] = None
-    for text, (programs, tables) in sorted(found.items(), key=lambda item: [*item[1][0]]):
+    for (text, reason), (programs, tables) in sorted(found.items(), key=lambda item: [*item[1][0]]):
         yield f"- **{', '.join(programs)}**: {text}. Seen with {'; '.join(tables)}."
+        yield f"  Why it stays: {reason}."
 
 
 def _rows(

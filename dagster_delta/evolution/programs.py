@@ -21,6 +21,7 @@ from dagster_delta.protocol.features.registry import effective_features, find_fe
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import (
+    ArrayType,
     DataType,
     DecimalType,
     PrimitiveType,
@@ -36,7 +37,8 @@ READERS_PROPERTY = "dagsterDelta.readers"
 Act = Literal["rows", "count", "filter", "changes", "time travel", "append"]
 """What a program does with a table; `rows` is a scan without a filter."""
 
-_ROWS: tuple[Act, ...] = ("rows", "count", "filter")
+_SCAN: tuple[Act, ...] = ("rows",)
+_ROWS: tuple[Act, ...] = (*_SCAN, "count", "filter")
 """What everybody does who reads a table."""
 _READS: tuple[Act, ...] = (*_ROWS, "changes", "time travel")
 _APPENDS: tuple[Act, ...] = ("append",)
@@ -72,6 +74,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The same."""
     is_append: bool
     text: str
+    reason: str
+    """Why no choice of this library's avoids it: of what it writes, or of how."""
 
     def is_about(self, table: str, program: str, *, is_append: bool) -> bool:
         """Whether it explains what a program does wrongly with a table."""
@@ -100,9 +104,9 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
         """By program, the worst of what it does with such a table, if that is not right."""
         found: dict[str, tuple[int, Verdict]] = {}
         # What every table of these types meets is not an effect of the feature.
-        base = _BASES.get(table)
+        bases = _BASES.get(table, ())
         known = {
-            (cell.program, cell.act, cell.verdict) for cell in self.cells if cell.table == base
+            (cell.program, cell.act, cell.verdict) for cell in self.cells if cell.table in bases
         }
         for cell in self.cells:
             if cell.table != table or cell.act not in acts:
@@ -118,10 +122,10 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
             )
         return {program: verdict for program, (_, verdict) in found.items()}
 
-    def note_on(self, table: str, program: str, *, is_append: bool) -> str:
+    def note_on(self, table: str, program: str, *, is_append: bool) -> Note:
         """What a program does wrongly with such a table."""
         return next(
-            note.text for note in self.notes if note.is_about(table, program, is_append=is_append)
+            note for note in self.notes if note.is_about(table, program, is_append=is_append)
         )
 
     def way_around(self, table: str) -> str | None:
@@ -139,20 +143,31 @@ def load_programs() -> Programs:
 
 _NESTED, _FLAT = "column mapping by name", "column mapping without nested columns"
 _MAPPED_BY_FEATURE = "column mapping beside deletion vectors"
-_BASES = dict.fromkeys(
-    (
-        _NESTED,
-        "column mapping by id",
-        "column mapping that came with a rename",
-        "widened: in a struct to a decimal",
+_LISTS, _LISTS_OF_STRUCTS = "column mapping with a list", "column mapping with a list of structs"
+_FEED = "change data feed"
+_FEED_MAPPED, _FEED_VECTORS = f"{_FEED} with column mapping", f"{_FEED} with deletion vectors"
+_FEED_WIDENED = f"{_FEED} with a wider column"
+_BASES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            _NESTED,
+            "column mapping by id",
+            "column mapping that came with a rename",
+            "widened: in a struct to a decimal",
+        ),
+        ("nested types",),
     ),
-    "nested types",
-)
-ADDED_COLUMN = "column added later"
+    _LISTS: (_FLAT,),
+    _LISTS_OF_STRUCTS: (_FLAT,),
+    _FEED_MAPPED: (_FEED, _FLAT),
+    _FEED_VECTORS: (_FEED, "deletion vectors"),
+    _FEED_WIDENED: (_FEED, "widened: int to bigint"),
+}
+ADDED_COLUMN, ADDED_FIELD = "column added later", "field of a struct added later"
 SHALLOW_CLONE = "shallow clone"
 _BY_FEATURE = {
     "allowColumnDefaults": ("column default",),
-    "changeDataFeed": ("change data feed",),
+    "changeDataFeed": (_FEED,),
     "checkConstraints": ("CHECK constraint", "row against a CHECK"),
     "clustering": ("clustering",),
     "dagsterDelta.existingDefaults": ("default for existing rows",),
@@ -190,6 +205,7 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
             _name_widening(change.from_type, change.to_type, is_nested=len(path) > 1)
             for change in type_changes(field)
         )
+    names += _name_feed(names)
     if not all(isinstance(field.data_type, PrimitiveType | DecimalType) for field in schema):
         names.append("nested types")
     for name in configuration.partition_columns:
@@ -197,6 +213,15 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
     if any(field.name.rpartition(".")[0] in schema.names for field in schema if "." in field.name):
         names.append("column c.d beside a struct c")
     return tuple(dict.fromkeys(names))
+
+
+def _name_feed(names: list[str]) -> Iterator[str]:
+    """The measured tables that have what these have, and a change data feed."""
+    if _FEED in names:
+        parts = {_FEED_MAPPED: "column mapping", _FEED_VECTORS: "deletion vectors"}
+        for table, start in (*parts.items(), (_FEED_WIDENED, "widened: ")):
+            if any(name.startswith(start) for name in names):
+                yield table
 
 
 def _name_mapping(configuration: TableConfiguration) -> Iterator[str]:
@@ -214,6 +239,11 @@ def _name_mapping(configuration: TableConfiguration) -> Iterator[str]:
     if mode != "none" and configuration.protocol.writer_features is not None:
         # Programs that refuse what a legacy version implies may append to these.
         yield _MAPPED_BY_FEATURE
+    if mode != "none":
+        types = [field.data_type for _, field in walk_fields(schema)]
+        elements = [found.element_type for found in types if isinstance(found, ArrayType)]
+        for element in elements:
+            yield _LISTS_OF_STRUCTS if isinstance(element, StructType) else _LISTS
 
 
 def _name_widening(old: DataType, new: DataType, *, is_nested: bool) -> str:
@@ -237,14 +267,23 @@ def changed_tables(before: TableConfiguration | None, after: TableConfiguration)
     """The measured tables that a table is like after a change, and was not before."""
     had = () if before is None else similar_tables(before)
     names = [name for name in similar_tables(after) if name not in had]
-    if before is not None and _adds_column(before.schema, after.schema):
-        names.append(ADDED_COLUMN)
+    if before is not None:
+        names += _name_additions(before.schema, after.schema)
     return tuple(names)
 
 
-def _adds_column(before: StructType, after: StructType) -> bool:
-    old = {_file_name(field) for field in before} | set(before.names)
-    return any(not {_file_name(field), field.name} & old for field in after)
+def _name_additions(before: StructType, after: StructType) -> Iterator[str]:
+    old = dict(walk_fields(before))
+    stored = {(path[:-1], _file_name(field)) for path, field in old.items()}
+    added = [
+        path
+        for path, field in walk_fields(after)
+        if path not in old and (path[:-1], _file_name(field)) not in stored
+    ]
+    if any(len(path) == 1 for path in added):
+        yield ADDED_COLUMN
+    if any(path[:-1] in old for path in added):
+        yield ADDED_FIELD
 
 
 def _file_name(field: StructField) -> str:
@@ -287,8 +326,10 @@ def _lines_of(table: str) -> Iterator[str]:
     parts = {
         "**wrong without an error**": _with_notes(known, table, reads, is_append=False),
         "**store wrong rows**": _with_notes(known, table, appends, is_append=True),
-        "cannot read": _with_verdict(known, reads, "refused", "ended"),
-        "cannot append": _with_verdict(known, appends, "refused", "ended"),
+        "cannot read": _refused_by(known, table, "rows"),
+        "cannot count or filter": _refused_by(known, table, "count", "filter"),
+        "cannot read its changes": _refused_by(known, table, "changes"),
+        "cannot append": _refused_by(known, table, "append"),
     }
     said = [f"  - {what}: {', '.join(names)}" for what, names in parts.items() if names]
     if said:
@@ -296,26 +337,36 @@ def _lines_of(table: str) -> Iterator[str]:
         yield from said
         if (instead := known.way_around(table)) is not None:
             yield f"  - instead: {instead}"
+        else:
+            yield from _reasons(known, table, reads, appends)
+
+
+def _reasons(
+    known: Programs, table: str, reads: Mapping[str, Verdict], appends: Mapping[str, Verdict]
+) -> Iterator[str]:
+    """Why what goes wrong is not avoided, where nothing else helps."""
+    notes = [
+        known.note_on(table, program, is_append=is_append)
+        for is_append, verdicts in ((False, reads), (True, appends))
+        for program, verdict in sorted(verdicts.items())
+        if verdict == "wrong"
+    ]
+    yield from dict.fromkeys(f"  - why: {note.reason}" for note in notes)
 
 
 def _with_notes(
     known: Programs, table: str, verdicts: Mapping[str, Verdict], *, is_append: bool
 ) -> tuple[str, ...]:
     return tuple(
-        f"{known.version_of(program)} ({known.note_on(table, program, is_append=is_append)})"
+        f"{known.version_of(program)} ({known.note_on(table, program, is_append=is_append).text})"
         for program, verdict in sorted(verdicts.items())
         if verdict == "wrong"
     )
 
 
-def _with_verdict(
-    known: Programs, verdicts: Mapping[str, Verdict], *wanted: Verdict
-) -> tuple[str, ...]:
-    return tuple(
-        known.version_of(program)
-        for program, verdict in sorted(verdicts.items())
-        if verdict in wanted
-    )
+def _refused_by(known: Programs, table: str, *acts: Act) -> tuple[str, ...]:
+    verdicts = known.verdicts(table, acts)
+    return tuple(known.version_of(name) for name in sorted(verdicts) if verdicts[name] != "wrong")
 
 
 # Who reads a table
@@ -329,13 +380,11 @@ def readers_with(
     """
     known = load_programs()
     named = _readers_of(configuration) or tuple(known.programs)
-    found = _verdicts_by_program(configuration)
-    return tuple(
-        known.version_of(program)
-        for program in named
-        if (verdict == "wrong") == ("wrong" in found.get(program, {}).values())
-        and found.get(program)
-    )
+    read = _verdicts_by_program(configuration)
+    found = {program for program, verdicts in read.items() if "wrong" in verdicts.values()}
+    if verdict == "refused":
+        found = {*_verdicts_by_program(configuration, _SCAN)} - found
+    return tuple(known.version_of(program) for program in named if program in found)
 
 
 def _verdicts_by_program(
@@ -380,7 +429,7 @@ def find_blinded(before: TableConfiguration | None, after: TableConfiguration) -
         }
     found = _verdicts_by_program(after, _ROWS)
     said = [
-        f"{known.version_of(name)}, {table}: {known.note_on(table, name, is_append=False)}"
+        f"{known.version_of(name)}, {table}: {known.note_on(table, name, is_append=False).text}"
         for name in readers
         for table, verdict in found.get(name, {}).items()
         if verdict == "wrong" and table not in had.get(name, {})

@@ -25,6 +25,8 @@ from dagster_delta.table.programs import clone_lines, lines_about_properties
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
 WIDENING = {"delta.enableTypeWidening": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 def table(path: Path, **properties: str) -> DeltaTable:
@@ -50,6 +52,26 @@ def configuration(path: Path, **options: object) -> TableConfiguration:
             ("column mapping without nested columns",),
         ),
         ({"properties": {"delta.columnMapping.mode": "id"}}, ("column mapping by id",)),
+        (
+            {"properties": MAPPED, "columns": [Column("c", "ARRAY<INT>")]},
+            ("column mapping by name", "column mapping with a list", "nested types"),
+        ),
+        (
+            {"properties": MAPPED, "columns": [Column("c", "ARRAY<STRUCT<a: INT>>")]},
+            ("column mapping by name", "column mapping with a list of structs", "nested types"),
+        ),
+        (
+            {"properties": MAPPED | FEED},
+            (
+                "change data feed",
+                "change data feed with column mapping",
+                "column mapping without nested columns",
+            ),
+        ),
+        (
+            {"properties": FEED | {"delta.enableDeletionVectors": "true"}},
+            ("change data feed", "change data feed with deletion vectors", "deletion vectors"),
+        ),
         ({"properties": {"delta.checkpointPolicy": "v2"}}, ("V2 checkpoint",)),
         ({"properties": {"delta.enableChangeDataFeed": "true"}}, ("change data feed",)),
         ({"properties": {"delta.enableRowTracking": "true"}}, ("row tracking",)),
@@ -108,7 +130,7 @@ def assert_measured(lines: Iterable[str]) -> None:
             like = found[1]
             continue
         said = re.match(r"  - (.*?): (.*)", line)
-        if like is None or said is None or said[1] == "instead":
+        if like is None or said is None or said[1] in ("instead", "why"):
             continue
         verdicts = {"wrong"} if "wrong" in said[1] else {"refused", "ended"}
         is_append = "append" in said[1] or "store" in said[1]
@@ -171,6 +193,30 @@ def test_a_plan_names_first_who_goes_wrong_without_an_error(tmp_path: Path) -> N
     assert "deltalake 1.6" in lines[start + 1]
     assert any("cannot read: " in line and "polars" in line for line in lines[start:])
     assert any("  - instead: " in line for line in lines[start:])
+
+
+def test_a_plan_says_why_where_nothing_else_helps(tmp_path: Path) -> None:
+    plan = table(tmp_path).alter("ADD COLUMN s STRUCT<a: INT>", dry_run=True).plan
+    assert "  - why: structs, lists and maps have no NULL in ClickHouse" in plan.to_markdown()
+
+
+def test_a_plan_names_who_cannot_filter_by_a_new_field(tmp_path: Path) -> None:
+    schema = pa.schema([("s", pa.struct([("a", pa.int32())]))])
+    changed = DeltaTable.create(str(tmp_path / "t"), schema)
+    added = changed.alter("ADD COLUMN s.b INT", dry_run=True).plan.to_markdown()
+    assert "of a table with `field of a struct added later`" in added
+    assert "cannot count or filter: daft" in added
+    other = changed.alter("ADD COLUMN t STRUCT<b: INT>", dry_run=True).plan.to_markdown()
+    assert "field of a struct added later" not in other
+
+
+def test_who_refuses_the_changes_of_a_wider_column_reads_its_rows(tmp_path: Path) -> None:
+    changed = DeltaTable.create(str(tmp_path / "t"), ROWS.schema, properties=WIDENING | FEED)
+    statement = "ALTER COLUMN id TYPE BIGINT"
+    plan = changed.alter(statement, dry_run=True).plan.to_markdown()
+    assert "cannot read its changes: delta-spark" in plan
+    changed.alter(statement)
+    assert not any(name.startswith("delta-spark") for name in changed.health().refused_by)
 
 
 def test_a_new_table_without_features_means_nothing_for_others(tmp_path: Path) -> None:

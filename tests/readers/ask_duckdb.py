@@ -14,8 +14,17 @@ from asking import NotOffered, read_rows, serve, sql_query, sql_value
 EXTENSION = next(
     Path(sysconfig.get_path("purelib"), "duckdb_extension_delta").rglob("*.duckdb_extension")
 )
-CONNECTION = duckdb.connect()
-CONNECTION.execute(f"LOAD '{EXTENSION}'")
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A database of its own: some errors end one."""
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{EXTENSION}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+CONNECTION = connect()
 
 
 def literal(found: dict[str, str]) -> str:
@@ -30,22 +39,19 @@ def literal(found: dict[str, str]) -> str:
 
 
 def answer(question: dict[str, Any]) -> pa.Table:
-    connection = CONNECTION.cursor()
-    connection.execute("SET TimeZone = 'UTC'")
     uri = question["uri"].replace("'", "''")
     if question["kind"] == "append":
+        connection = connect()
         connection.execute(f"ATTACH '{uri}' AS target (TYPE delta)")
-        try:
-            connection.register("new_rows", read_rows(question["new_rows"]))
-            connection.execute("INSERT INTO target SELECT * FROM new_rows")
-        finally:
-            connection.execute("DETACH target")
+        connection.register("new_rows", read_rows(question["new_rows"]))
+        connection.execute("INSERT INTO target SELECT * FROM new_rows")
+        connection.close()
         return pa.table({})
     if question["kind"] == "changes" or question["timestamp"]:
         raise NotOffered("only versions")
     version = "" if question["version"] is None else f", version = {question['version']}"
     query = sql_query(question, f"delta_scan('{uri}'{version})", value=literal)
-    return connection.sql(query).to_arrow_table()
+    return CONNECTION.sql(query).to_arrow_table()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ INSTEAD = {
     "deletion vectors": "leave `delta.enableDeletionVectors` off; "
     '`drop_feature("deletionVectors")` rewrites the files without their deleted rows',
     "in-commit timestamps*": "ask for versions",
+    "column dropped and added again": "add it under a name that no column had",
     "shallow clone": "`clone(deep=True)`",
     "timestamp_ntz": "TIMESTAMP columns",
     "type widening*": '`drop_feature("typeWidening")`',
@@ -26,69 +27,186 @@ INSTEAD = {
 """What to do in place of what leads to such a table, or to leave it."""
 
 
-def _read(tables: str, programs: str, text: str) -> Note:
-    return Note(tables=tables, program=programs, is_append=False, text=text)
+def _read(tables: str, programs: str, text: str, reason: str) -> Note:
+    return Note(tables=tables, program=programs, is_append=False, text=text, reason=reason)
 
 
-def _append(tables: str, programs: str, text: str) -> Note:
-    return Note(tables=tables, program=programs, is_append=True, text=text)
+def _append(tables: str, programs: str, text: str, reason: str) -> Note:
+    return Note(tables=tables, program=programs, is_append=True, text=text, reason=reason)
 
+
+_PHYSICAL = "the protocol demands physical names in the files, and it looks for those of the schema"
+_OLD_FILES = "older files keep their type until they are rewritten"
+_NO_NAN = (
+    "any other largest value hides the rows from `= NaN` in delta-spark, DuckDB, daft, Sail and "
+    "`QueryBuilder`"
+)
+_ROW_COUNT = "the log has the rows of a file, and the deleted ones apart, as the protocol demands"
+_NO_ZONE = "the only type that ClickHouse has for them takes the zone of the session"
 
 NOTES = (
-    _read("CHAR and VARCHAR", "*", "texts come without the spaces that fill CHAR up to its length"),
-    _read("*minus zero", "*", "`= 0.0` does not find -0.0"),
-    _read("NaN*", "deltalake", "filters skip files with NaN, which have no largest value"),
-    _read("NaN*", "chdb", "`x > 5` does not find NaN"),
+    _read(
+        "CHAR and VARCHAR",
+        "*",
+        "texts come without the spaces that fill CHAR up to its length",
+        "delta-spark stores them without spaces: with spaces in our files, one value would have "
+        "two texts",
+    ),
+    _read(
+        "minus zero",
+        "*",
+        "`= 0.0` does not find -0.0",
+        "it orders -0.0 before 0.0, whatever the file says",
+    ),
+    _read(
+        "partitioned by minus zero",
+        "*",
+        "`= 0.0` does not find the partition of -0.0",
+        "the sign is part of the value, and delta-spark writes `-0.0`, too",
+    ),
+    _read(
+        "NaN*", "deltalake", "filters skip files with NaN, and `x < 2` returns all of one", _NO_NAN
+    ),
+    _read("NaN*", "chdb", "`x > 5` does not find NaN", "no comparison with NaN is true there"),
     _read(
         "in-commit timestamps on a copied log*",
         "*",
         "times are those of the files of the log, which a copy changes",
+        "a file has no time of its own that a copy keeps",
     ),
-    _read("column added later", "deltalake", "filters with IS NULL skip files without the column"),
-    _read("long strings", "deltalake", "filters skip a file whose text has no upper bound"),
+    _read(
+        "column added later",
+        "deltalake",
+        "filters with IS NULL skip files without the column",
+        "the statistics of older files cannot name a column that came later",
+    ),
+    _read(
+        "long strings",
+        "deltalake",
+        "filters skip a file whose text has no upper bound",
+        "no short text sorts after one of the greatest characters",
+    ),
     _read(
         "column mapping that came with a rename",
         "deltalake",
         "`to_pyarrow_table` gives null in renamed columns",
+        _PHYSICAL,
     ),
-    _read("column c.d*", "deltalake", "`to_pyarrow_table` gives null in every column"),
-    _read("names with *", "deltalake", "`to_pyarrow_table` gives null in every column"),
-    _read("column mapping*", "deltalake", "`to_pyarrow_table` gives null in every column"),
-    _read("*column mapping", "deltalake", "`to_pyarrow_table` gives null in every column"),
-    _read("column c.d*", "chdb", "the field of the struct is NULL"),
-    _read("*deletion vectors*", "chdb", "`count()` counts deleted rows; `count(column)` is right"),
-    _read("mapping, vectors and wider types", "chdb", "`count()` counts deleted rows"),
-    _read("partitioned by decimal", "chdb", "wide decimals have wrong values"),
-    _read("*timestamp_ntz", "chdb", "local times come as times of the session's time zone"),
-    _read("checkpoint with *", "chdb", "local times come as times of the session's time zone"),
-    _read("*", "chdb", "a NULL struct comes as a struct of NULLs, a NULL map as an empty one"),
+    _read(
+        "column dropped and added again",
+        "deltalake",
+        "`to_pyarrow_table` gives the values of the dropped column",
+        _PHYSICAL,
+    ),
+    *(
+        _read(tables, "deltalake", "`to_pyarrow_table` gives null in every column", _PHYSICAL)
+        for tables in (
+            "column c.d*",
+            "names with *",
+            "column mapping*",
+            "*column mapping",
+            "*renamed column",
+        )
+    ),
+    _read(
+        "column mapping with a list*",
+        "daft",
+        "every list is NULL",
+        "daft looks for ids of elements, which the protocol does not give; with ids in the files "
+        "it is the same",
+    ),
+    _read(
+        "column mapping with a list of structs",
+        "chdb",
+        "every list is empty",
+        "it is the same with ids of elements in the files",
+    ),
+    _read(
+        "column c.d*",
+        "chdb",
+        "the field of the struct is NULL",
+        "the files have another name for each of the two",
+    ),
+    _read(
+        "*deletion vectors*",
+        "chdb",
+        "`count()` counts deleted rows; `count(column)` is right",
+        _ROW_COUNT,
+    ),
+    _read("mapping, vectors and wider types", "chdb", "`count()` counts deleted rows", _ROW_COUNT),
+    _read(
+        "partitioned by decimal",
+        "chdb",
+        "decimals of more than 18 digits have wrong values",
+        "it is the same for every spelling of the value that chdb takes",
+    ),
+    _read(
+        "*timestamp_ntz",
+        "chdb",
+        "local times come as times of the session's time zone",
+        _NO_ZONE,
+    ),
+    _read(
+        "checkpoint with *",
+        "chdb",
+        "local times come as times of the session's time zone",
+        _NO_ZONE,
+    ),
+    _read(
+        "*",
+        "chdb",
+        "a NULL struct comes as a struct of NULLs, a NULL list or map as an empty one",
+        "structs, lists and maps have no NULL in ClickHouse",
+    ),
     _read(
         "widened: *",
         "DuckDB",
         "a constant in a filter is rounded to the type of the older files: rows near it are lost "
         "or added",
+        _OLD_FILES,
     ),
     _read(
         "widened: date to timestamp_ntz",
         "daft",
         "a constant in a filter is rounded to the type of the older files",
+        _OLD_FILES,
     ),
     _read(
-        "change data feed*", "Sail", "`readChangeFeed` is ignored: rows come in place of changes"
+        "change data feed*",
+        "Sail",
+        "`readChangeFeed` is ignored: rows come in place of changes",
+        "Sail has no reader of the feed",
     ),
-    _append("row against a CHECK", "daft", "rows that break the constraint are stored"),
-    _append("column mapping*", "daft", "every value of its rows is NULL, for every reader"),
+    _append(
+        "row against a CHECK",
+        "daft",
+        "rows that break the constraint are stored",
+        "the protocol of the table demands the check, and daft does not make it",
+    ),
+    _append(
+        "column mapping*",
+        "daft",
+        "every value of its rows is NULL, for every reader",
+        "it writes the names of the schema, whatever the protocol of the table demands",
+    ),
     _append(
         "column mapping beside deletion vectors",
         "DuckDB",
         "every value of its rows is NULL, for every reader: it writes the names of the schema in "
         "place of the physical ones, unless the protocol has a version without a list of features",
+        "deletion vectors need a protocol with a list of features",
     ),
     _append(
         "*",
         "DuckDB",
         "the log names files that are not there: no reader opens the table until it is restored to "
         "the version before",
+        "DuckDB chooses the names of its files",
     ),
-    _append("partitioned by binary", "*", "bytes below 32 are stored as other ones"),
+    _append(
+        "partitioned by binary",
+        "*",
+        "bytes below 32 are stored as other ones",
+        "the writer spells its partition values",
+    ),
 )

@@ -62,6 +62,7 @@ def _run(command: Sequence[str]) -> None:
 ARROW = "pyarrow==26.0.1"
 PROGRAMS = (
     Program(name="delta-spark", packages=(), script="ask_spark.py", seconds=900.0),
+    Program(name="Java Kernel", packages=(), script="ask_kernel.py", writes=False),
     Program(name="deltalake", packages=("deltalake==1.6.6", ARROW), script="ask_deltalake.py"),
     Program(
         name="deltalake QueryBuilder",

@@ -192,6 +192,39 @@ def write_mapped_with_vectors(uri: str) -> None:
     table.alter("RENAME COLUMN v TO w")
 
 
+MAPPED_LISTS = pa.schema([("id", pa.int64()), ("items", pa.list_(pa.int32()))])
+
+
+@sample(
+    "column mapping with a list",
+    Question(name="column: items", columns=("items",)),
+    new_rows=pa.Table.from_pylist([{"id": 9, "items": [9, None]}], schema=MAPPED_LISTS),
+)
+def write_mapped_list(uri: str) -> None:
+    rows = [{"id": n, "items": items} for n, items in enumerate([[1, None], [2], None])]
+    table = DeltaTable.create(uri, MAPPED_LISTS, properties=MAPPED)
+    table.append(pa.Table.from_pylist(rows, schema=MAPPED_LISTS))
+
+
+@sample("column mapping with a list of structs")
+def write_mapped_structs(uri: str) -> None:
+    item = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("items", pa.list_(item))])
+    rows = [{"id": n, "items": [{"a": n, "b": "x"}]} for n in range(3)]
+    table = DeltaTable.create(uri, schema, properties=MAPPED)
+    table.append(pa.Table.from_pylist(rows, schema=schema))
+
+
+@sample("column dropped and added again", where("v", "=", "string", "a"), where("v", "IS NULL"))
+def write_dropped_again(uri: str) -> None:
+    """Files before have values of the dropped column under the name of the new one."""
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.alter("DROP COLUMN v", enable_features=True)
+    table.alter("ADD COLUMN v STRING")
+    table.append(ids(4, v=texts("new")))
+
+
 def _widened(name: str, before: pa.Array, new_type: str, after: pa.Array, *asked: Question) -> None:
     @sample(
         f"widened: {name}", *asked, features=("type widening",), new_rows=pa.table({"n": after})
@@ -399,6 +432,8 @@ def _typed(
 ) -> None:
     title = f"partitioned by {name}" if partitioned and "partition" not in name else name
     rows = ids(*range(len(values)), c=values)
+    if partitioned and values.null_count:
+        asked += (where("c", "IS NULL"),)
 
     @sample(title, *asked, new_rows=rows.slice(0, 1) if writers else None)
     def write(uri: str) -> None:
@@ -474,22 +509,48 @@ for _partitioned in (False, True):
         where("c", "=", "double", "0.0"),
         partitioned=_partitioned,
     )
-_typed(
-    "partition values null and empty", texts("a", None, ""), where("c", "IS NULL"), partitioned=True
-)
-_typed(
-    "NaN and infinity",
-    pa.array([1.0, float("nan"), float("inf"), float("-inf")]),
+_typed("partition values null and empty", texts("a", None, ""), partitioned=True)
+NAN_FILTERS = (
     where("c", ">", "double", "5.0"),
     where("c", "<", "double", "2.0"),
+    where("c", "=", "double", "NaN"),
+    where("c", ">", "double", "Infinity"),
 )
+_typed("NaN and infinity", pa.array([1.0, float("nan"), float("inf"), float("-inf")]), *NAN_FILTERS)
+
+SPECIAL = ("a b", " a ", "50%", "%20", "10:30", "x=1", "a/b", "ü é", "a+b&c", "#?", "'q'", "[1]{2}")
 
 
 @sample(
-    "NaN beside others in a file",
-    where("c", ">", "double", "5.0"),
-    where("c", "<", "double", "2.0"),
+    "partition values with special characters",
+    # Programs differ in how SQL quotes a quote.
+    *(where("c", "=", "string", value) for value in SPECIAL if "'" not in value),
+    where("c", ">", "string", "a"),
+    new_rows=ids(99, c=texts("50% a=1 10:30")),
 )
+def write_special_partitions(uri: str) -> None:
+    rows = ids(*range(len(SPECIAL)), c=texts(*SPECIAL))
+    DeltaTable.create(uri, rows.schema, partition_by=["c"]).append(rows)
+
+
+_DAYS = pa.array([dt.date(2024, 1, 1), dt.date(2024, 1, 2), None, dt.date(2024, 1, 2)], pa.date32())
+
+
+@sample(
+    "partitioned by two columns",
+    where("day", ">=", "date", "2024-01-02"),
+    where("kind", "=", "string", "b"),
+    where("id", ">", "int", "1"),
+    where("kind", "IS NULL"),
+    new_rows=ids(9, day=_DAYS.slice(0, 1), kind=texts("z"), n=pa.array([9], pa.int32())),
+)
+def write_two_partitions(uri: str) -> None:
+    numbers = pa.array(range(4), pa.int32())
+    rows = ids(0, 1, 2, 3, day=_DAYS, kind=texts("a", "b", "b", None), n=numbers)
+    DeltaTable.create(uri, rows.schema, partition_by=["day", "kind"]).append(rows)
+
+
+@sample("NaN beside others in a file", *NAN_FILTERS)
 def write_nan(uri: str) -> None:
     rows = ids(1, 2, 3, c=pa.array([1.0, 9.0, float("nan")]))
     DeltaTable.create(uri, rows.schema).append(rows)
@@ -506,6 +567,26 @@ def write_added(uri: str) -> None:
     table.append(PLAIN)
     table.alter("ADD COLUMN w INT")
     table.append(ids(4, v=texts("d"), w=pa.array([5], pa.int32())))
+
+
+WITHOUT_FIELD = pa.struct([("a", pa.int32())])
+WITH_FIELD = pa.struct([("a", pa.int32()), ("b", pa.int32())])
+
+
+@sample(
+    "field of a struct added later",
+    where("s.b", "IS NULL"),
+    where("s.b", "=", "int", "5"),
+    where("s.a", ">", "int", "1"),
+    Question(name="column: s", columns=("s",)),
+    new_rows=ids(9, s=pa.array([{"a": 9, "b": 6}], WITH_FIELD)),
+)
+def write_added_field(uri: str) -> None:
+    rows = ids(1, 2, s=pa.array([{"a": 1}, {"a": 2}], WITHOUT_FIELD))
+    table = DeltaTable.create(uri, rows.schema)
+    table.append(rows)
+    table.alter("ADD COLUMN s.b INT")
+    table.append(ids(3, s=pa.array([{"a": 3, "b": 5}], WITH_FIELD)))
 
 
 @sample("default for existing rows", where("w", "=", "int", "5"), new_rows=MORE)
@@ -713,6 +794,45 @@ def write_partitioned_feed(uri: str) -> None:
     table.append(rows)
     table.update({"v": "'new'"}, where="id = 1")
     table.delete("v IS NULL")
+
+
+CHANGES = Question(name="changes", kind="changes", version=1)
+
+
+@sample("change data feed with a column added", CHANGES, features=("change data feed",))
+def write_feed_with_added_column(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=FEED)
+    table.append(PLAIN)
+    table.delete("id = 2")
+    table.alter("ADD COLUMN w INT")
+    table.append(ids(4, v=texts("d"), w=pa.array([5], pa.int32())))
+    table.update({"w": "7"}, where="id = 1")
+
+
+@sample("change data feed with a wider column", CHANGES, features=("change data feed",))
+def write_feed_with_wider_column(uri: str) -> None:
+    rows = ids(1, 2, n=pa.array([1, 2], pa.int32()))
+    table = DeltaTable.create(uri, rows.schema, properties=FEED | WIDENING)
+    table.append(rows)
+    table.delete("id = 2")
+    table.alter("ALTER COLUMN n TYPE BIGINT")
+    table.append(ids(3, n=pa.array([2**40], pa.int64())))
+    table.update({"n": "n + 1"}, where="id = 1")
+
+
+@sample(
+    "change data feed with a renamed column",
+    # No version of the schema has the names of all commits.
+    Question(name="changes", kind="changes", version=4),
+    features=("change data feed",),
+)
+def write_feed_with_renamed_column(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema, properties=FEED | MAPPED)
+    table.append(PLAIN)
+    table.delete("id = 2")
+    table.alter("RENAME COLUMN v TO w")
+    table.append(ids(4, w=texts("d")))
+    table.update({"w": "'new'"}, where="id = 1")
 
 
 @sample("shallow clone")
