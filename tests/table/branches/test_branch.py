@@ -20,6 +20,7 @@ from dagster_delta.errors import (
     DeltaError,
     InvalidArgument,
     TableNotFound,
+    VersionNotFound,
 )
 from dagster_delta.protocol.table_properties import BRANCH_BASE_PROPERTY, BRANCH_PROPERTY
 from dagster_delta.storage.local_store import LocalStore
@@ -28,7 +29,7 @@ from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clone import clone_table, copy_files
 from dagster_delta.table.table_discovery import find_tables
-from tests.table.branches.conftest import PROPERTIES, begin, digest, ids, rows
+from tests.table.branches.conftest import PROPERTIES, begin, check_feed, digest, ids, rows
 
 
 def test_branch_reads_production_until_it_writes(root: str, production: DeltaTable) -> None:
@@ -615,10 +616,16 @@ class _History:
         self.production = DeltaTable(f"{root}/t", must_exist=False)
         mapping = {"delta.columnMapping.mode": "name"} if draw.random() < 0.5 else {}
         by = ["v"] if draw.random() < 0.3 else []
-        self.production.append(rows(0, 1, 2), properties={**PROPERTIES, **mapping}, partition_by=by)
+        own = {
+            key: "true"
+            for key in PROPERTIES
+            if key == "delta.enableChangeDataFeed" or draw.random() < 0.5
+        }
+        self.production.append(rows(0, 1, 2), properties={**own, **mapping}, partition_by=by)
         self.branches = [Branch(root, name) for name in ("one", "two")]
         self.next = 3
         self.models: dict[str, dict[int, str]] = {"production": {0: "a", 1: "a", 2: "a"}}
+        self.past: dict[str, dict[int, dict[int, str]]] = {}
         self.moved: set[str] = set()
 
     def run(self, steps: int) -> None:
@@ -626,8 +633,8 @@ class _History:
             who = self.draw.choice(["production", "one", "two", "one", "two"])
             if who == "production":
                 version = self.production.version()
-                self.write(self.production, self.models["production"])
-                if self.production.version() != version:
+                changes = self.write(self.production, self.models["production"])
+                if changes and self.production.version() != version:
                     self.moved |= self.models.keys() - {"production"}
                 continue
             branch = self.branches[who == "two"]
@@ -637,6 +644,7 @@ class _History:
             else:
                 table = begin(branch, self.production)
                 if who not in self.models:
+                    self.past.pop(table.uri, None)
                     self.models[who] = dict(self.models["production"])
                 self.write(table, self.models[who])
                 assert digest(f"{self.root}/t") == before
@@ -645,10 +653,10 @@ class _History:
     def publish(self, branch: Branch, before: dict[str, str]) -> None:
         try:
             [result] = branch.publish().values()
-        except CommitConflict:
+        except (CommitConflict, VersionNotFound):
             assert branch.name in self.moved
             assert digest(f"{self.root}/t") == before
-            branch.rebase(self.production.uri)
+            self.past.pop(branch.rebase(self.production.uri).uri, None)
             self.models[branch.name] = dict(self.models["production"])
             self.moved.discard(branch.name)
             return
@@ -656,12 +664,18 @@ class _History:
         if result.skipped:
             assert self.models[branch.name] == self.models["production"]
             return
-        self.production.refresh()
+        check_feed(self.production, result.version)
         self.models["production"] = dict(self.models.pop(branch.name))
         self.moved = self.models.keys() - {"production"}
 
-    def write(self, table: DeltaTable, model: dict[int, str]) -> None:
-        kind = self.draw.choice(["append", "delete", "update", "merge", "overwrite", "optimize"])
+    def write(self, table: DeltaTable, model: dict[int, str]) -> bool:
+        """Whether rows or the schema may have changed."""
+        past = self.past.setdefault(table.uri, {})
+        past[table.version()] = dict(model)
+        kind = self.draw.choice(
+            ["append", "delete", "update", "merge", "overwrite", "optimize", "restore", "clean"]
+            + ["column", "vacuum"]
+        )
         some = self.draw.sample(sorted(model), min(2, len(model))) or [-1]
         named = ", ".join(map(str, some))
         if kind == "append":
@@ -677,7 +691,7 @@ class _History:
             model.update({key: f"u{self.next}" for key in some if key in model})
         elif kind == "merge":
             source = rows(*some, value="m")
-            merge = table.merge(source, "t.id = s.id")
+            merge = table.merge(source, "t.id = s.id", schema_mode="merge")
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
             model.update(dict.fromkeys(some, "m"))
         elif kind == "overwrite":
@@ -685,12 +699,35 @@ class _History:
             model.clear()
             model[self.next] = "a"
             self.next += 1
+        elif kind == "restore":
+            version = self.draw.choice(sorted(past))
+            try:
+                table.restore(version)
+            except (VersionNotFound, DataFileMissing):
+                return False
+            model.clear()
+            model.update(past[version])
+        elif kind == "clean":
+            table.checkpoint()
+            for commit in Path(table.uri, "_delta_log").glob("*.json"):
+                if commit.stem.isdecimal() and int(commit.stem) < table.version():
+                    commit.unlink()
+            return False
+        elif kind == "vacuum":
+            table.vacuum(0, enforce_retention=False, dry_run=False)
+            return False
+        elif kind == "column":
+            if table.schema().get("n") is None:
+                table.add_column("n", "INT")
+            else:
+                table.update(set={"n": str(self.next)}, where=f"id in ({named})")
         else:
             # So that the version moves on, and rows with it.
             table.append(rows(self.next, value="o"))
             model[self.next] = "o"
             self.next += 1
             table.optimize(target_file_size=1 << 30)
+        return True
 
     def check(self) -> None:
         for name, model in self.models.items():
