@@ -8,7 +8,6 @@ production and the version it began with.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, read_commit
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.operations.change_memory import ChangeMemory, follows_events
 from dagster_delta.table.operations.clone import CloneOptions, clone_table
 from dagster_delta.table.operations.drop_table import remove_empty_directories
 from dagster_delta.table.operations.restore import check_files, file_difference
@@ -52,6 +52,7 @@ from dagster_delta.table.read.branch_tables import (
 )
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY, find_tables
+from dagster_delta.table.transaction.commit_result import CHANGE_MEMORY
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
@@ -203,9 +204,12 @@ class BranchHandle:
         store = self._open_store(production)
         existing = find_snapshot(store)
         if existing is None or is_published(existing, self._production_of(production)):
-            # Another step of the branch may begin it again meanwhile.
-            with contextlib.suppress(CommitConflict):
+            try:
                 self._clone(production, store, existing)
+            except CommitConflict:
+                # Another step of the branch may begin it again meanwhile.
+                if existing is None:
+                    raise
         try:
             return DeltaTable(
                 self.table_uri(production), storage_options=self._branch_options, store=store
@@ -388,12 +392,20 @@ class BranchHandle:
         clone_version = 0 if existing is None else existing.version + 1
         base = BranchBase(source.metadata.id, source.version, clone_version)
         properties = {**self.new_table_properties(production), BRANCH_BASE_PROPERTY: str(base)}
+        prepare = None
+        if follows_events(source):
+
+            def prepare(table_id: str) -> dict[str, int]:
+                memory = ChangeMemory.beside(store, table_id, existing)
+                return {CHANGE_MEMORY: memory.take_over(ChangeMemory.of(source))}
+
         options = CloneOptions(
             deep=False,
             replace=existing is not None,
             properties=properties,
             replaced=existing,
             data_change=data_change,
+            prepare=prepare,
         )
         # 100,000 files: 1.7 s of CPU time instead of 2.6 s.
         with garbage_collection_paused():

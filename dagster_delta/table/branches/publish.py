@@ -55,6 +55,7 @@ from dagster_delta.table.branches.published_changes import (
 )
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import read_commit
+from dagster_delta.table.operations.change_memory import ChangeMemory, follows_events
 from dagster_delta.table.operations.clone import (
     OF_THE_LOG,
     FileCopy,
@@ -84,6 +85,7 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 _PUBLISHED_SWITCHES = ("delta.enableInCommitTimestamps", READERS_PROPERTY)
 """Properties that a RESTORE leaves as they are, and a publication sets."""
 _FOLLOWED_PREFIXES = (FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX)
+_OF_ROWS = (*_FOLLOWED_PREFIXES, CHANGE_MEMORY)
 
 _REBASE = (
     "let the branch begin again from production (rebase), and materialize the asset in it again"
@@ -111,6 +113,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """The files to copy from the branch."""
     dropped_features: tuple[str, ...] = ()
     """The table features that the branch has dropped, for which the publication is refused."""
+    changes_memory: bool = False
+    """Whether the branch has changed what AUTO CDC remembers of change events."""
     is_published: bool = False
     """Whether production has all of it already."""
 
@@ -122,7 +126,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if base is None or self.entering.num_rows or self.leaving.num_rows:
             return True
-        if self.dropped_features:
+        if self.dropped_features or self.changes_memory:
             return True
         return bool(self.renumbered.num_rows) or (
             self.configuration.metadata != base.metadata
@@ -198,6 +202,8 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
                 f"- files of {recorded.compared_bytes:,} bytes are compared at most, to record the "
                 "changed rows for the change data feed"
             )
+        if self.changes_memory:
+            yield "- what AUTO CDC remembers of change events comes in"
         if self.dropped_features:
             yield f"- **cannot be published**: {self.describe_dropped_features()}"
         if base is not None:
@@ -228,7 +234,6 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
             is_published=True,
         )
     base = _load_base(branch, head, newest, production)
-    _check_memory(head, base)
     begun = _load_beginning(head, base)
     dropped = set() if begun is None else begun.features - head.configuration.features
     named = _NamedFiles(head, base)
@@ -246,6 +251,7 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
         leaving=leaving,
         copies=tuple(named.copies.values()),
         dropped_features=tuple(sorted(dropped)),
+        changes_memory=_changes_memory(head, base),
     )
 
 
@@ -312,6 +318,7 @@ def _publish_table(
             # Readers of the feed would otherwise take the rows of all files as changed.
             commits = replace(commits, changes_rows=bool(change_files))
         transaction.stage_change_files(change_files)
+        moved |= _publish_memory(planned, store, commit_info)
         _stage_publication(transaction, planned, moved, commits)
     try:
         return transaction.commit(
@@ -415,18 +422,31 @@ def _load_base(
     )
 
 
-def _check_memory(head: Snapshot, base: Snapshot | None) -> None:
-    """Refuse rows of change events whose memory, a table beside this one, would stay behind."""
-    own = head.transaction_version(CHANGE_MEMORY)
-    before = None if base is None else base.transaction_version(CHANGE_MEMORY)
-    if own not in (None, NOT_FOLLOWED, before):
-        raise InvalidArgument(
-            "the branch has applied change events to the table, and what AUTO CDC remembers of "
-            "them is not published with it: publish the other tables, and apply the events in "
-            "production, too",
-            table=head.store.location.uri,
-            version=head.version,
-        )
+def _changes_memory(head: Snapshot, base: Snapshot | None) -> bool:
+    """Whether the branch has changed what AUTO CDC remembers of change events."""
+    own, begun = head.transaction_version(CHANGE_MEMORY), BranchBase.of(head)
+    if own is None or base is None or begun is None:
+        return follows_events(head)
+    try:
+        beginning = Snapshot.load(head.store, version=begun.clone_version)
+    except VersionNotFound:
+        return True
+    return beginning.transaction_version(CHANGE_MEMORY) != own
+
+
+def _publish_memory(
+    planned: Publication, store: ObjectStore, commit_info: Mapping[str, object] | None
+) -> dict[str, int]:
+    """The `txn` that names what production remembers of change events, which is written here: the
+    commit of the table decides whether it counts.
+    """
+    if not planned.changes_memory:
+        return {}
+    if not follows_events(planned.head):
+        return {CHANGE_MEMORY: NOT_FOLLOWED}
+    memory = ChangeMemory.beside(store, planned.configuration.metadata.id, planned.base)
+    own = ChangeMemory.of(planned.head)
+    return {CHANGE_MEMORY: memory.take_over(own, commit_info=commit_info)}
 
 
 def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> None:
@@ -444,7 +464,7 @@ def _check_harmless(branch: BranchHandle, store: ObjectStore, version: int) -> N
     # Of several domains, such as that of the clustering, a publication would keep the branch's.
     changes_table |= any(domain.domain != ROW_TRACKING_DOMAIN for domain in actions.domain_metadata)
     # Without new rows, production has still read what the branch's table may not have.
-    follows = any(txn.app_id.startswith(_FOLLOWED_PREFIXES) for txn in actions.txns)
+    follows = any(txn.app_id.startswith(_OF_ROWS) for txn in actions.txns)
     if not (changes_rows or changes_table or follows):
         return
     operation = (actions.commit_info or {}).get("operation", "a commit")

@@ -49,6 +49,7 @@ from dagster_delta.sql.typed import quote
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.create import create
 from dagster_delta.table.operations.merge import merge
+from dagster_delta.table.operations.overwrite import overwrite
 from dagster_delta.table.operations.restore import restore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
@@ -84,9 +85,11 @@ class ChangeMemory(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, target: Snapshot) -> ChangeMemory:
         """The memory of a version of a table. Raises InvalidTable if it is not there."""
-        location = target.store.location
-        store = open_store(location.uri.rstrip("/") + MEMORY_SUFFIX, location.options)
-        owner = target.metadata.id
+        store, owner, uri = (
+            _open_memory(target.store),
+            target.metadata.id,
+            target.store.location.uri,
+        )
         if not target.exists:
             return cls(store, owner, None, None)
         names = {txn.app_id: txn.version for txn in lasting_transactions(target)}
@@ -100,20 +103,27 @@ class ChangeMemory(msgspec.Struct, frozen=True):
                 content = Snapshot.load(store, version=recorded)
         except TableNotFound as error:
             error.message = (
-                f"the table {location.uri} follows change events, and what it remembers of them "
+                f"the table {uri} follows change events, and what it remembers of them "
                 "is not beside it any more: copy it there, too, or overwrite the table and apply "
                 f"all events again ({error.message})"
             )
             raise
         if content.metadata.configuration.get(MEMORY_PROPERTY) != owner:
             raise InvalidTable(
-                f"the table {location.uri} remembers change events in this table, which belongs to "
+                f"the table {uri} remembers change events in this table, which belongs to "
                 "another one: overwrite the table, and apply all events again",
                 table=store.location.uri,
             )
         if _generation(latest) == _generation(content):
             content = latest
         return cls(store, owner, recorded, content)
+
+    @classmethod
+    def beside(cls, target: ObjectStore, owner: str, existing: Snapshot | None) -> ChangeMemory:
+        """The memory of a table that may not exist yet, to be replaced; `owner` is its id."""
+        if existing is not None and follows_events(existing):
+            return cls.of(existing)
+        return cls(_open_memory(target), owner, None, None)
 
     @property
     def sequence_type(self) -> DataType | None:
@@ -183,7 +193,7 @@ class ChangeMemory(msgspec.Struct, frozen=True):
         Raises:
             CommitConflict: another writer has written the memory meanwhile.
         """
-        table = self._writable(rules)
+        table = self._writable(rules.memory)
         latest = table._existing()
         generation = _generation(latest)
         columns = {name: f"s.{quote(name)}" for name in rules.memory.names}
@@ -219,7 +229,35 @@ class ChangeMemory(msgspec.Struct, frozen=True):
             raise self._written_meanwhile(latest.version) from conflict
         return AppTransaction(CHANGE_MEMORY, committed.version, self.recorded)
 
-    def _writable(self, rules: ReplayRules) -> TableHandle:
+    def take_over(
+        self, other: ChangeMemory, *, commit_info: Mapping[str, object] | None = None
+    ) -> int:
+        """Replace all that is remembered by what another table remembers. The version that the
+        `txn` of the table is to name, together with the rows of the other table.
+
+        Raises:
+            CommitConflict: another writer has written the memory meanwhile.
+        """
+        if other.content is None:
+            return NOT_FOLLOWED
+        schema = other.content.schema
+        table = self._writable(schema)
+        latest = table._existing()
+        generation = AppTransaction(MEMORY_GENERATION, latest.version + 1, _generation(latest))
+        try:
+            committed = overwrite(
+                table,
+                other.content.scan().to_batches(),
+                schema_mode="strict" if latest.schema == schema else "overwrite",
+                progress=[generation],
+                commit_info=commit_info,
+                on_conflict="fail",
+            )
+        except ConcurrentTransaction as conflict:
+            raise self._written_meanwhile(latest.version) from conflict
+        return committed.version
+
+    def _writable(self, schema: StructType) -> TableHandle:
         """The memory with the content that the version of the table names."""
         table = TableHandle("", store=self.store, must_exist=False)
         latest = table._latest()
@@ -236,7 +274,7 @@ class ChangeMemory(msgspec.Struct, frozen=True):
             return create(
                 TableHandle,
                 "",
-                rules.memory,
+                schema,
                 properties={MEMORY_PROPERTY: self.owner, **_PROPERTIES},
                 description="What AUTO CDC remembers of change events. It belongs to the table "
                 "beside it, is written with it, and is not to be changed by hand.",
@@ -264,6 +302,15 @@ _PROPERTIES = {
     # A crashed run may have removed files that the table still needs.
     "delta.deletedFileRetentionDuration": "interval 30 days",
 }
+
+
+def follows_events(table: Snapshot) -> bool:
+    """Whether a table has a memory."""
+    return table.transaction_version(CHANGE_MEMORY) not in (None, NOT_FOLLOWED)
+
+
+def _open_memory(table: ObjectStore) -> ObjectStore:
+    return open_store(table.location.uri.rstrip("/") + MEMORY_SUFFIX, table.location.options)
 
 
 def _generation(memory: Snapshot) -> int | None:

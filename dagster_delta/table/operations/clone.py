@@ -149,6 +149,9 @@ class CloneOptions(msgspec.Struct, frozen=True):
     """The version of the target to replace; the newest by default. A later one is a conflict."""
     data_change: bool = True
     """False if the target has the same rows already, in other files."""
+    prepare: Callable[[str], Mapping[str, int]] | None = None
+    """Called before the commit with the id of the target; the versions of applications to record,
+    in place of those of the source."""
 
 
 def clone_table(
@@ -195,6 +198,9 @@ def clone_table(
     transaction.stage_domain(*domains)
     transaction.stage_removed(tombstones(leaving, clock(), data_change=options.data_change))
     transaction.follow_rows_of(source)
+    if options.prepare is not None:
+        for app_id, version in options.prepare(configuration.metadata.id).items():
+            transaction.record_application(app_id, version)
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     transaction.stage_readded(adds)

@@ -17,19 +17,17 @@ from dagster_delta.clock import DAY_MS
 from dagster_delta.errors import (
     CommitConflict,
     DataFileMissing,
-    DeltaError,
     InvalidArgument,
     TableNotFound,
-    VersionNotFound,
 )
 from dagster_delta.protocol.table_properties import BRANCH_BASE_PROPERTY, BRANCH_PROPERTY
-from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.table.branches import branch_handle, publish
 from dagster_delta.table.branches.branch import Branch, find_branches
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clone import clone_table, copy_files
 from dagster_delta.table.table_discovery import find_tables
-from tests.table.branches.conftest import PROPERTIES, begin, check_feed, digest, ids, rows
+from tests.table.branches.conftest import PROPERTIES, begin, digest, ids, rows
+from tests.table.branches.history import History
 
 
 def test_branch_reads_production_until_it_writes(root: str, production: DeltaTable) -> None:
@@ -303,31 +301,6 @@ def test_drop_deletes_the_branch_and_nothing_else(root: str, production: DeltaTa
         branch.drop()
 
 
-def test_drop_that_was_killed_is_completed(
-    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    branch = Branch(root, "dev")
-    table = begin(branch, production)
-    table.append(rows(7))
-    deleted: list[str] = []
-    delete = LocalStore.delete
-
-    def fail(store: LocalStore, paths: Any) -> None:
-        for path in paths:
-            if len(deleted) == 2:
-                raise KeyboardInterrupt
-            delete(store, [path])
-            deleted.append(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "delete", fail)
-        with pytest.raises(KeyboardInterrupt):
-            branch.drop(dry_run=False)
-    Branch(root, "dev").drop(dry_run=False)
-    assert not Path(branch.uri).exists()
-    assert ids(production) == [1, 2, 3, 4, 6]
-
-
 def test_tables_of_branches_are_not_tables_of_the_root(root: str, production: DeltaTable) -> None:
     branch = Branch(root, "feature/x")
     branch.begin(production.uri)
@@ -351,27 +324,6 @@ def test_table_outside_the_root_is_refused(root: str, tmp_path: Path) -> None:
     other.append(rows(1))
     with pytest.raises(InvalidArgument, match="is not below"):
         Branch(root, "dev").begin(other.uri)
-
-
-def test_memory_of_change_events_is_not_left_behind(root: str) -> None:
-    events = pa.table({"id": [1], "op": ["D"], "n": [5], "v": ["a"]})
-    table = DeltaTable(f"{root}/t", must_exist=False)
-    rules: dict[str, Any] = {
-        "keys": ["id"],
-        "sequence_by": "n",
-        "stored_as_scd_type": 1,
-        "apply_as_deletes": "op = 'D'",
-    }
-    table.apply_changes(events.set_column(1, "op", [["U"]]), **rules)
-    branch = Branch(root, "dev")
-    own = branch.begin(table.uri)
-    assert own is not None
-    own.apply_changes(events.set_column(2, "n", [[9]]), **rules)
-    before = digest(table.uri)
-    with pytest.raises(InvalidArgument, match="what AUTO CDC remembers"):
-        branch.publish()
-    assert digest(table.uri) == before
-    assert branch.tables() == [table.uri]
 
 
 def test_relative_root_is_the_same_as_an_absolute_one(
@@ -605,183 +557,4 @@ def test_vacuum_finds_branches_of_deep_tables(root: str) -> None:
 def test_random_histories_match_the_model(root: str) -> None:
     """Production is byte for byte the same until a publication, and then has the branch's rows."""
     for seed in range(25):
-        _History(f"{root}{seed}", random.Random(seed)).run(14)
-
-
-class _History:
-    """Random writes to production and two branches, beside what their tables should hold."""
-
-    def __init__(self, root: str, draw: random.Random) -> None:
-        self.draw, self.root = draw, root
-        self.production = DeltaTable(f"{root}/t", must_exist=False)
-        mapping = {"delta.columnMapping.mode": "name"} if draw.random() < 0.5 else {}
-        by = ["v"] if draw.random() < 0.3 else []
-        own = {
-            key: "true"
-            for key in PROPERTIES
-            if key == "delta.enableChangeDataFeed" or draw.random() < 0.5
-        }
-        self.production.append(rows(0, 1, 2), properties={**own, **mapping}, partition_by=by)
-        self.branches = [Branch(root, name) for name in ("one", "two")]
-        self.next = 3
-        self.models: dict[str, dict[int, str]] = {"production": {0: "a", 1: "a", 2: "a"}}
-        self.past: dict[str, dict[int, dict[int, str]]] = {}
-        self.moved: set[str] = set()
-
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            who = self.draw.choice(["production", "one", "two", "one", "two"])
-            if who == "production":
-                version = self.production.version()
-                changes = self.write(self.production, self.models["production"])
-                if changes and self.production.version() != version:
-                    self.moved |= self.models.keys() - {"production"}
-                continue
-            branch = self.branches[who == "two"]
-            before = digest(f"{self.root}/t")
-            if who in self.models and self.draw.random() < 0.3:
-                self.publish(branch, before)
-            else:
-                table = begin(branch, self.production)
-                if who not in self.models:
-                    self.past.pop(table.uri, None)
-                    self.models[who] = dict(self.models["production"])
-                self.write(table, self.models[who])
-                assert digest(f"{self.root}/t") == before
-            self.check()
-
-    def publish(self, branch: Branch, before: dict[str, str]) -> None:
-        try:
-            [result] = branch.publish().values()
-        except (CommitConflict, VersionNotFound):
-            assert branch.name in self.moved
-            assert digest(f"{self.root}/t") == before
-            self.past.pop(branch.rebase(self.production.uri).uri, None)
-            self.models[branch.name] = dict(self.models["production"])
-            self.moved.discard(branch.name)
-            return
-        assert branch.name not in self.moved
-        if result.skipped:
-            assert self.models[branch.name] == self.models["production"]
-            return
-        check_feed(self.production, result.version)
-        self.models["production"] = dict(self.models.pop(branch.name))
-        self.moved = self.models.keys() - {"production"}
-
-    def write(self, table: DeltaTable, model: dict[int, str]) -> bool:
-        """Whether rows or the schema may have changed."""
-        past = self.past.setdefault(table.uri, {})
-        past[table.version()] = dict(model)
-        kind = self.draw.choice(
-            ["append", "delete", "update", "merge", "overwrite", "optimize", "restore", "clean"]
-            + ["column", "vacuum"]
-        )
-        some = self.draw.sample(sorted(model), min(2, len(model))) or [-1]
-        named = ", ".join(map(str, some))
-        if kind == "append":
-            table.append(rows(self.next, value="b"))
-            model[self.next] = "b"
-            self.next += 1
-        elif kind == "delete":
-            table.delete(f"id in ({named})")
-            for key in some:
-                model.pop(key, None)
-        elif kind == "update":
-            table.update(set={"v": f"'u{self.next}'"}, where=f"id in ({named})")
-            model.update({key: f"u{self.next}" for key in some if key in model})
-        elif kind == "merge":
-            source = rows(*some, value="m")
-            merge = table.merge(source, "t.id = s.id", schema_mode="merge")
-            merge.when_matched_update_all().when_not_matched_insert_all().execute()
-            model.update(dict.fromkeys(some, "m"))
-        elif kind == "overwrite":
-            table.overwrite(rows(self.next))
-            model.clear()
-            model[self.next] = "a"
-            self.next += 1
-        elif kind == "restore":
-            version = self.draw.choice(sorted(past))
-            try:
-                table.restore(version)
-            except (VersionNotFound, DataFileMissing):
-                return False
-            model.clear()
-            model.update(past[version])
-        elif kind == "clean":
-            table.checkpoint()
-            for commit in Path(table.uri, "_delta_log").glob("*.json"):
-                if commit.stem.isdecimal() and int(commit.stem) < table.version():
-                    commit.unlink()
-            return False
-        elif kind == "vacuum":
-            table.vacuum(0, enforce_retention=False, dry_run=False)
-            return False
-        elif kind == "column":
-            if table.schema().get("n") is None:
-                table.add_column("n", "INT")
-            else:
-                table.update(set={"n": str(self.next)}, where=f"id in ({named})")
-        else:
-            # So that the version moves on, and rows with it.
-            table.append(rows(self.next, value="o"))
-            model[self.next] = "o"
-            self.next += 1
-            table.optimize(target_file_size=1 << 30)
-        return True
-
-    def check(self) -> None:
-        for name, model in self.models.items():
-            table = (
-                self.production
-                if name == "production"
-                else self.branches[name == "two"].open(self.production.uri)
-            )
-            found = table.refresh().scan(["id", "v"]).to_arrow().to_pylist()
-            assert sorted((row["id"], row["v"]) for row in found) == sorted(model.items())
-
-
-def test_kill_at_each_step_of_publishing_leaves_it_repeatable(
-    root: str, production: DeltaTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    branch = Branch(root, "dev")
-    table = begin(branch, production)
-    table.append(rows(7))
-    table.delete("id = 1")
-    before = ids(production)
-    step = 0
-    while True:
-        calls = _Calls(fail_at=step)
-        with monkeypatch.context() as patched:
-            calls.install(patched)
-            try:
-                Branch(root, "dev").publish()
-            except (KeyboardInterrupt, DeltaError):
-                step += 1
-            else:
-                break
-        assert ids(production) in (before, [2, 3, 4, 6, 7])
-    assert step > 3
-    assert Branch(root, "dev").publish()[production.uri].skipped
-    assert ids(production) == [2, 3, 4, 6, 7]
-    assert len([e for e in production.history() if e.operation == "PUBLISH BRANCH"]) == 1
-
-
-class _Calls:
-    """Counts what a store is asked to write, and is killed at one of these calls."""
-
-    def __init__(self, fail_at: int) -> None:
-        self.left = fail_at
-
-    def install(self, patched: pytest.MonkeyPatch) -> None:
-        for name in ("put_if_absent", "put", "open_output", "copy_object"):
-            if (method := getattr(LocalStore, name, None)) is not None:
-                patched.setattr(LocalStore, name, self._counting(method))
-
-    def _counting(self, method: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == -1:
-                raise KeyboardInterrupt
-            return method(*arguments, **options)
-
-        return call
+        History(f"{root}{seed}", random.Random(seed)).run(14)
