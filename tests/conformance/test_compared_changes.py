@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,6 +182,23 @@ def test_appended_and_deleted_files_cost_nothing_more(engine: Engine, table: Del
     feed = table.changes(1, max_bytes=0)
     assert feed.compared_bytes == 0
     assert engine.changes(table, 1, "id", "_commit_version")[0] == ("delete", 1, 1)
+
+
+def test_rows_stay_in_a_partition_that_writers_spell_differently(
+    engine: Engine, tmp_path: Path
+) -> None:
+    rows = pa.table({"id": [1, 2], "at": pa.array([0, 0], pa.timestamp("us", "UTC"))})
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(rows, partition_by=["at"])
+    commit = tmp_path / "_delta_log" / "00000000000000000000.json"
+    text = re.sub(r',"contentCrc32":\d+', "", commit.read_text())
+    ours, theirs = ("1970-01-01T00:00:00.000000Z", "1970-01-01 00:00:00")
+    assert text.count(f'"at":"{ours}"') == 1
+    commit.write_text(text.replace(f'"at":"{ours}"', f'"at":"{theirs}"'))
+    (tmp_path / "_delta_log" / "00000000000000000000.crc").unlink(missing_ok=True)
+    table = DeltaTable(str(tmp_path))
+    table.update({"id": "id + 10"}, "id = 1", engine=engine.name)
+    assert engine.changes(table, 1, "id") == [("delete", 1), ("insert", 11)]
 
 
 def test_more_bytes_than_allowed_are_refused_with_the_figure(

@@ -23,6 +23,7 @@ from dagster_delta.protocol.features.existing_defaults import (
     with_existing_defaults_of,
 )
 from dagster_delta.protocol.schema import (
+    DataType,
     PrimitiveType,
     StructField,
     StructType,
@@ -117,6 +118,12 @@ class TableConfiguration(msgspec.Struct, frozen=True, dict=True):
         return tuple(
             physical_name(field, self.column_mapping_mode) for field in self.partition_schema
         )
+
+    @property
+    def partition_types(self) -> tuple[tuple[str, DataType], ...]:
+        """Physical name and type of each partition column, in directory order."""
+        types = (field.data_type for field in self.partition_schema)
+        return tuple(zip(self.physical_partition_columns, types, strict=True))
 
     @cached_property
     def invariants(self) -> tuple[tuple[str, str], ...]:

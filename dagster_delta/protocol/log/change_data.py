@@ -5,7 +5,7 @@ Spec: Add CDC File (Reader Requirements for AddCDCFile); Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +14,9 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA, file_key
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_columns import column_of
+from dagster_delta.protocol.values.partition_values import partition_key
 
 _NO_VALUES: Mapping[str, str | None] = {}
 
@@ -68,22 +70,30 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
     return tuple(change for change in changes if change is not None)
 
 
-def may_have_moved(changes: Sequence[FileChange]) -> list[bool]:
+def may_have_moved(
+    changes: Sequence[FileChange], partition_types: Iterable[tuple[str, DataType]]
+) -> list[bool]:
     """Whether rows of each file may have moved to or from another one of the same commit: of a
     partition from which files left, and to which others came. Rows that only a deletion vector
     marks have surely left or come, unless whole files did so too.
+
+    `partition_types`: of the partition columns, by physical name.
     """
+    kinds = {change.change_type for change in changes if change.selection is None}
+    if not kinds >= {"delete", "insert"}:
+        return [False] * len(changes)
+    key = partition_key(partition_types)
+    of_partition = [key(change.partition_values) for change in changes]
     left: set[object] = set()
     came: set[object] = set()
-    for change in changes:
+    for change, partition in zip(changes, of_partition, strict=True):
         if change.selection is None and change.change_type is not None:
-            (left if change.change_type == "delete" else came).add(_partition_of(change))
+            (left if change.change_type == "delete" else came).add(partition)
     both = left & came
-    return [change.change_type is not None and _partition_of(change) in both for change in changes]
-
-
-def _partition_of(change: FileChange) -> frozenset[tuple[str, str | None]]:
-    return frozenset(change.partition_values.items())
+    return [
+        change.change_type is not None and partition in both
+        for change, partition in zip(changes, of_partition, strict=True)
+    ]
 
 
 def _merged_nothing(actions: CommitActions) -> bool:

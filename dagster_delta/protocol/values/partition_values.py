@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -28,6 +28,8 @@ from dagster_delta.protocol.values.moments import (
     spell_moment,
 )
 from dagster_delta.protocol.values.session_zone import session_zone
+
+PartitionKey: TypeAlias = tuple[object, ...]
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """Directory name for a null partition value."""
@@ -67,6 +69,28 @@ def parse_partition_value(
     """
     values = string_column([text])
     return python_values(parse_partition_column(values, data_type, column=column))[0]
+
+
+def partition_key(
+    types: Iterable[tuple[str, DataType]],
+) -> Callable[[Mapping[str, str | None]], PartitionKey]:
+    """The function from serialised values to what the files of one partition have in common:
+    writers spell a time or a decimal number differently.
+
+    `types`: the partition columns that count, by physical name.
+    """
+    columns = tuple(types)
+
+    @cache
+    def value(text: str | None, data_type: DataType) -> object:
+        found = parse_partition_value(text, data_type)
+        # NaN equals nothing, not even itself, but is one partition.
+        return "NaN" if found != found else found
+
+    def key(values: Mapping[str, str | None]) -> PartitionKey:
+        return tuple(value(values.get(name), data_type) for name, data_type in columns)
+
+    return key
 
 
 def parse_partition_column(

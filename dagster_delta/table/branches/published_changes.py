@@ -136,7 +136,9 @@ class RecordedChanges(msgspec.Struct, frozen=True, kw_only=True):
         """Whether readers of the feed would otherwise get other changes than those of the branch's
         commits: rows that did not change, or no images of updates.
         """
-        return commits.records_changes or any(may_have_moved(self.changes))
+        return commits.records_changes or any(
+            may_have_moved(self.changes, self.configuration.partition_types)
+        )
 
     def check_compared(self, max_bytes: int | None) -> None:
         """Refuse to compare files of more than `max_bytes`; None for no limit.
@@ -198,7 +200,8 @@ class RecordedChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     def _compare_files(self, store: ObjectStore) -> Iterator[pa.RecordBatch]:
         files = FeedFiles()
-        files.add_commit(self.head.version, 0, self.changes)
+        types = self.configuration.partition_types
+        files.add_commit(self.head.version, 0, self.changes, types)
         _, found = files.sets(self.configuration)
         names, row_id = self.configuration.schema.names, None
         columns = [*names, CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN]

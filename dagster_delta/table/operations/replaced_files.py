@@ -14,8 +14,7 @@ from dagster_delta.engines.plans import RowRewrite, WriteResult
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.values.partition_values import parse_partition_value
+from dagster_delta.protocol.values.partition_values import PartitionKey, partition_key
 from dagster_delta.table.log.columns import files_in_partitions
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.operations.write_rows import RowWrite
@@ -24,8 +23,6 @@ from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_t
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
-
-PartitionKey = tuple[object, ...]
 
 
 def removal_metrics(removes: Sequence[RemoveFile]) -> dict[str, int | str]:
@@ -100,20 +97,5 @@ def remove_files(
 def _partition_key(
     configuration: TableConfiguration, chosen: Collection[str] | None
 ) -> Callable[[Mapping[str, str | None]], PartitionKey]:
-    columns = [
-        (name, field.data_type)
-        for name, field in zip(
-            configuration.physical_partition_columns, configuration.partition_schema, strict=True
-        )
-        if chosen is None or field.name in chosen
-    ]
-
-    def value(text: str | None, data_type: DataType) -> object:
-        found = parse_partition_value(text, data_type)
-        # NaN equals nothing, not even itself, but is one partition.
-        return "NaN" if found != found else found
-
-    def key(values: Mapping[str, str | None]) -> PartitionKey:
-        return tuple(value(values.get(name), data_type) for name, data_type in columns)
-
-    return key
+    fields = zip(configuration.partition_columns, configuration.partition_types, strict=True)
+    return partition_key(typed for name, typed in fields if chosen is None or name in chosen)

@@ -6,7 +6,7 @@ Spec: Change Data Files; Add CDC File (Reader Requirements for AddCDCFile).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from dagster_delta.protocol.log.change_data import (
 )
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.segment import spell_versions
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.storage.object_store import ObjectStore
@@ -109,7 +110,7 @@ def plan_changes(store: ObjectStore, start: int, end: Snapshot) -> ChangedFiles:
     Where the feed was off, the files that a version has removed and added are enough: its changes
     are their rows, without those that only moved.
     """
-    collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
+    collected = _Collected(end.configuration.partition_types)
     shown, unrecorded = end.configuration, list[tuple[int, int]]()
     if start <= end.version:
         for commit in read_commit_range(store, start, end.version):
@@ -160,9 +161,16 @@ class FeedFiles:
         self._derived = _ChangeFileRows()
         self._may_have_moved: list[bool] = []
 
-    def add_commit(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
-        """Append the files of a commit."""
-        for change, moved in zip(changes, may_have_moved(changes), strict=True):
+    def add_commit(
+        self,
+        version: int,
+        timestamp_ms: int,
+        changes: Sequence[FileChange],
+        partition_types: Iterable[tuple[str, DataType]],
+    ) -> None:
+        """Append the files of a commit. `partition_types`: see `may_have_moved`."""
+        moved_of = may_have_moved(changes, partition_types)
+        for change, moved in zip(changes, moved_of, strict=True):
             self.add(version, timestamp_ms, change)
             if change.change_type is not None:
                 self._may_have_moved.append(moved)
@@ -208,13 +216,13 @@ class FeedFiles:
 
 
 class _Collected:
-    def __init__(self, *, is_partitioned: bool) -> None:
+    def __init__(self, partition_types: tuple[tuple[str, DataType], ...]) -> None:
         self.files = FeedFiles()
         self.configuration_changes: list[CommitActions] = []
         """Commits that change protocol or metadata, without their other actions."""
         self.replacements: set[int] = set()
         """Versions for which `removes_older_rows` is true."""
-        self._is_partitioned = is_partitioned
+        self._partition_types = partition_types
 
     def take(self, commit: RangeCommit) -> None:
         actions = commit.actions
@@ -226,8 +234,9 @@ class _Collected:
             )
         if removes_older_rows(actions):
             self.replacements.add(actions.version)
-        changes = file_changes(actions, partitioned=self._is_partitioned)
-        self.files.add_commit(actions.version, commit.timestamp_ms, changes)
+        types = self._partition_types
+        changes = file_changes(actions, partitioned=bool(types))
+        self.files.add_commit(actions.version, commit.timestamp_ms, changes, types)
 
 
 def removes_older_rows(actions: CommitActions) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dagster_delta.errors import InvalidTable
@@ -15,10 +16,13 @@ from dagster_delta.protocol.actions import (
 )
 from dagster_delta.protocol.log.change_data import (
     CHANGE_FILE_SCHEMA,
+    FileChange,
     change_file_batch,
     file_changes,
+    may_have_moved,
 )
 from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.schema import data_type_from_json
 
 
 def vector(name: str) -> DeletionVectorDescriptor:
@@ -127,3 +131,31 @@ def test_files_and_constants_stand_side_by_side_in_a_batch() -> None:
     ]
     assert batch["commit_version"].to_pylist() == [7, 7]
     assert [each["path_or_inline_dv"] for each in batch["selection"].to_pylist()] == ["y", "x"]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "texts"),
+    [
+        ("timestamp", ("2021-10-01 08:09:20", "2021-10-01T08:09:20.000000Z")),
+        ("timestamp_ntz", ("2021-10-01 08:09:20", "2021-10-01 08:09:20.000000")),
+        ("decimal(9,2)", ("1.5", "1.50")),
+        ("double", ("1", "1.0")),
+        ("double", ("NaN", "NaN")),
+        ("integer", ("", None)),
+    ],
+)
+def test_rows_may_have_moved_within_a_partition_of_several_spellings(
+    data_type: str, texts: tuple[str | None, ...]
+) -> None:
+    types = [("p", data_type_from_json(data_type))]
+    left, came = (
+        FileChange(kind, {"p": text}, 1, kind)
+        for kind, text in zip(("delete", "insert"), texts, strict=True)
+    )
+    elsewhere = FileChange("elsewhere", {"p": "2"}, 1, "insert")
+    if data_type.startswith("timestamp"):
+        elsewhere = msgspec.structs.replace(
+            elsewhere, partition_values={"p": "2021-10-02 00:00:00"}
+        )
+    assert may_have_moved([left, came, elsewhere], types) == [True, True, False]
+    assert may_have_moved([left, elsewhere], types) == [False, False]
