@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         delta_files_sensor,
     )
     from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
-    from dagster_delta.orchestration.io.audits import Audit
+    from dagster_delta.orchestration.io.audits import Audit, delta_metadata
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (
@@ -228,6 +228,7 @@ __all__ = [
     "delta_maintenance_job",
     "delta_maintenance_schedule",
     "delta_maintenance_sensor",
+    "delta_metadata",
     "delta_op_outputs_job",
     "delta_restore_job",
     "delta_schema_change_job",
@@ -271,7 +272,7 @@ _MODULES = {
     "orchestration.incremental.change_feed_assets": "ChangeFeedConfig delta_change_feed_asset",
     "orchestration.incremental.file_assets": "delta_files_asset delta_files_sensor",
     "orchestration.incremental.upstream_changes": "UpstreamChanges",
-    "orchestration.io.audits": "Audit",
+    "orchestration.io.audits": "Audit delta_metadata",
     "orchestration.io.column_lineage": "UpstreamColumns sql_column_lineage",
     "orchestration.components.catalog_tables": "UnityCatalogComponent",
     "orchestration.catalogs": "CatalogResource GlueCatalogResource UnityCatalogResource",

@@ -18,6 +18,7 @@ from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
 from dagster_delta.orchestration.quarantine import REJECTED_PROPERTY
 from dagster_delta.orchestration.row_tables import Row, first_rows, row_table
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.expectations import Expectation, check_expectations
 from dagster_delta.table.transaction.staged_write import StagedWrite
 
 if TYPE_CHECKING:
@@ -73,6 +74,45 @@ class Audit(msgspec.Struct, frozen=True):
         return self.name or getattr(self.check, "__name__", "")
 
 
+class _DescribedAudit(dict[str, object]):
+    """An audit as the JSON object that Dagster shows; the audit itself goes along."""
+
+    audit: Audit
+
+
+def delta_metadata(
+    *,
+    expectations: Sequence[Expectation] = (),
+    audits: Sequence[Audit | Callable[[StagedWrite], object]] = (),
+) -> dict[str, list[dict[str, object]]]:
+    """Metadata of an asset, as JSON: its `expectations` and `audits`, to be merged into the rest.
+
+    The same values in the metadata as they are work, too, with Dagster's warning that it will
+    refuse metadata that is no JSON.
+
+    Args:
+        expectations: conditions on the rows.
+        audits: what judges the rows before they are committed; functions need no `Audit`.
+
+    Raises:
+        InvalidArgument: two of one kind have one name.
+    """
+    described = {
+        "expectations": [msgspec.structs.asdict(one) for one in check_expectations(expectations)],
+        "audits": [_describe_audit(audit) for audit in audits_of(audits)],
+    }
+    return {name: values for name, values in described.items() if values}
+
+
+def _describe_audit(audit: Audit) -> dict[str, object]:
+    is_query = isinstance(audit.check, str)
+    found = _DescribedAudit(name=audit.check_name, severity=audit.severity.value)
+    # Without its audit, a function is refused, not run as a query.
+    found["check" if is_query else "function"] = audit.check if is_query else audit.check_name
+    found.audit = audit
+    return found
+
+
 class AuditResult(msgspec.Struct, frozen=True):
     """What an audit has found."""
 
@@ -109,7 +149,8 @@ def audits_of(given: Sequence[object]) -> tuple[Audit, ...]:
     """
     found: dict[str, Audit] = {}
     fields = {field.name for field in msgspec.structs.fields(Audit)}
-    for item in given:
+    for each in given:
+        item = each.audit if isinstance(each, _DescribedAudit) else each
         if isinstance(item, Mapping) and (set(item) - fields or "check" not in item):
             raise InvalidArgument(f"an audit has check, and if needed {', '.join(sorted(fields))}")
         audit = item if isinstance(item, Audit) else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from dagster_delta import (
     Expectation,
     StagedWrite,
     delta_asset_checks,
+    delta_metadata,
 )
 from dagster_delta.errors import AuditFailed, InvalidArgument
 from tests.table_rows import stored_rows
@@ -132,6 +135,40 @@ def test_an_audit_that_fails_leaves_the_table_and_shows_why(
     assert isinstance(rows, dg.TableMetadataValue)
     assert [record.data for record in rows.records] == [{"id": 2}]
     assert orders.latest("grows").passed
+
+
+def test_audits_and_expectations_are_metadata_that_dagster_keeps(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    positive = Expectation("positive", "id > 0", on_violation="drop")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        given = delta_metadata(expectations=[positive], audits=[UNIQUE, few])
+        orders = Orders(tmp_path, instance, **given)
+        checks = delta_asset_checks(orders.asset)
+        dg.Definitions(assets=[orders.asset], asset_checks=checks)
+    assert json.loads(json.dumps(given)) == {
+        "expectations": [{"name": "positive", "condition": "id > 0", "on_violation": "drop"}],
+        "audits": [
+            {"name": "unique", "severity": "ERROR", "check": UNIQUE.check},
+            {"name": "few", "severity": "ERROR", "function": "few"},
+        ],
+    }
+    done = orders.run(1, 0)
+    assert set(evaluations(done)) == {"positive", "unique", "few"}
+    assert stored_rows(DeltaTable(orders.uri)) == [{"id": 1}]
+    assert not orders.run(1).success
+    assert not orders.run(2, 3, 4, 5).success
+    assert stored_rows(DeltaTable(orders.uri)) == [{"id": 1}]
+
+
+def test_function_of_copied_metadata_is_refused_as_a_query(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    copied = json.loads(json.dumps(delta_metadata(audits=[few])))
+    done = Orders(tmp_path, instance, **copied).run(1)
+    assert not done.success
+    assert "an audit has check" in str(done.failure_data_for_node("orders"))
 
 
 def test_a_warning_is_committed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
