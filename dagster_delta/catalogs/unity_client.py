@@ -76,23 +76,36 @@ class UnityServer(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raises InvalidArgument for an address or credentials that cannot be used."""
-        parts = urlsplit(self.uri)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidArgument(
-                "the URI of a Unity Catalog is https://host, or http://localhost:port"
-            )
-        if parts.username or parts.password or parts.query:
-            raise InvalidArgument("the URI of a Unity Catalog holds a secret: pass it as token")
-        is_here = parts.hostname in {"localhost", "127.0.0.1", "::1"}
-        if parts.scheme == "http" and not (is_here or self.allow_http):
-            raise InvalidArgument(
-                f"the Unity Catalog at {self.uri} would be sent the token unencrypted: use https, "
-                "or pass allow_http=True"
-            )
+        self._check_address(self.uri, "the URI of a Unity Catalog")
+        if self.oauth_uri is not None:
+            self._check_address(self.oauth_uri, "oauth_uri")
+        for name in ("token", "client_id", "client_secret"):
+            value = getattr(self, name)
+            # Errors of the HTTP client would show it.
+            if value and not (value.isascii() and value.isprintable()):
+                raise InvalidArgument(
+                    f"{name} of a Unity Catalog has a line break, or a character that is not "
+                    "ASCII: check where it is read from, often a file that ends in a line break"
+                )
         if self.token and self.client_id:
             raise InvalidArgument("pass a token or a service principal, not both")
         if bool(self.client_id) != bool(self.client_secret):
             raise InvalidArgument("a service principal needs client_id and client_secret")
+
+    def _check_address(self, uri: str, what: str) -> None:
+        parts = urlsplit(uri)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidArgument(f"{what} is https://host, or http://localhost:port")
+        # Some services take a query at the address of their tokens.
+        has_query = bool(parts.query) and uri == self.uri
+        if parts.username or parts.password or has_query:
+            raise InvalidArgument(f"{what} holds a secret: pass it as token or client_secret")
+        is_here = parts.hostname in {"localhost", "127.0.0.1", "::1"}
+        if parts.scheme == "http" and not (is_here or self.allow_http):
+            raise InvalidArgument(
+                f"{what} is {uri}, which would be sent secrets unencrypted: use https, or pass "
+                "allow_http=True"
+            )
 
 
 class _Token(msgspec.Struct):
@@ -258,7 +271,8 @@ class UnityClient:
         if response.status != 200:
             raise _describe_refusal(response, "the request for a token")
         try:
-            return msgspec.json.decode(response.data, type=_Token)
+            # Some servers spell expires_in as text.
+            return msgspec.json.decode(response.data, type=_Token, strict=False)
         except msgspec.DecodeError:
             pass
         # Outside the handler: the text of the answer holds the token.

@@ -227,6 +227,17 @@ def test_addresses_that_would_show_a_token_are_refused() -> None:
         UnityCatalog("https://user:password@catalog.example")
     with pytest.raises(InvalidArgument, match="client_secret"):
         UnityCatalog("https://catalog.example", client_id="me")
+    secrets: Any = {"client_id": "me", "client_secret": "s"}
+    with pytest.raises(InvalidArgument, match=r"oauth_uri is .* unencrypted"):
+        UnityCatalog("https://catalog.example", oauth_uri="http://login.example", **secrets)
+    UnityCatalog("https://catalog.example", oauth_uri="https://login.example/token", **secrets)
+
+
+@pytest.mark.parametrize("token", ["very-secret\n", "very-secret\r\nX: y", "very-secret\u20ac"])
+def test_token_that_no_header_takes_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(InvalidArgument, match="line break") as caught:
+        UnityCatalog("https://catalog.example", token=token)
+    assert "very-secret" not in str(caught.value)
 
 
 LATEST = "latest-table-version"
