@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dagster_delta.errors import CommitConflict, InvalidArgument
+from dagster_delta import Column, Identity
+from dagster_delta.errors import CommitConflict, InvalidArgument, VersionNotFound
 from dagster_delta.table.branches.branch import Branch
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.transaction.commit_result import FOLLOWED_TABLE_PREFIX
@@ -88,3 +91,72 @@ def test_position_that_production_reached_is_not_taken_back(
     with pytest.raises(CommitConflict, match="since the branch 'dev' began"):
         branch.publish()
     assert production.refresh().transaction_version(app_id) == 7
+
+
+def test_numbers_of_an_identity_column_are_given_once(root: str) -> None:
+    production = DeltaTable.create(
+        f"{root}/t",
+        [Column("n", "BIGINT", identity=Identity()), Column("id", "BIGINT"), Column("v", "STRING")],
+    )
+    production.append(rows(1, 2))
+    branch = Branch(root, "dev")
+    begin(branch, production).append(rows(3, 4))
+    branch.publish()
+    production.refresh()
+    production.append(rows(5, 6))
+    found = production.snapshot().scan().to_arrow()
+    assert sorted(found["n"].to_pylist()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_partition_that_the_branch_overwrote_is_published(root: str) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    for value in ("a", "b"):
+        production.append(rows(1, 2, value=value), partition_by=["v"])
+    before = set(production.snapshot().files()["path"].to_pylist())
+    branch = Branch(root, "dev")
+    begin(branch, production).overwrite(rows(3, value="b"), where="v = 'b'")
+    [result] = branch.publish().values()
+    assert ids(production) == [1, 2, 3]
+    # The other partition has the same file.
+    assert len(before & set(result.snapshot.files()["path"].to_pylist())) == 1
+
+
+def test_restore_of_production_is_a_change_even_to_the_version_of_the_branch(root: str) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    production.append(rows(1))
+    version = production.version()
+    branch = Branch(root, "dev")
+    begin(branch, production).append(rows(2))
+    production.append(rows(3))
+    production.restore(version)
+    before = digest(f"{root}/t")
+    with pytest.raises(CommitConflict, match="rebase"):
+        branch.publish()
+    assert digest(f"{root}/t") == before
+
+
+def test_clean_up_of_productions_log_is_no_change_but_hides_later_ones(root: str) -> None:
+    production = DeltaTable(f"{root}/t", must_exist=False)
+    production.append(rows(1))
+    production.append(rows(2))
+    clean(production)
+    branch = Branch(root, "dev")
+    begin(branch, production).append(rows(3))
+    clean(production)
+    branch.publish()
+    assert ids(production) == [1, 2, 3]
+    begin(branch, production).append(rows(4))
+    production.append(rows(5))
+    clean(production)
+    with pytest.raises((CommitConflict, VersionNotFound), match="rebase"):
+        branch.publish()
+    assert ids(production) == [1, 2, 3, 5]
+
+
+def clean(table: DeltaTable) -> None:
+    """Delete all commits before a checkpoint of the newest version."""
+    table.refresh()
+    table.checkpoint()
+    for commit in Path(table.uri, "_delta_log").glob("*.json"):
+        if int(commit.stem) < table.version():
+            commit.unlink()
