@@ -13,7 +13,8 @@ INSTEAD = {
     "V2 checkpoint": "leave `delta.checkpointPolicy` at `classic`",
     "column added later": "filter after the scan, or use `QueryBuilder`",
     "column mapping*": "add a column under the new name in place of a rename; "
-    '`drop_feature("columnMapping")` rewrites the files under the names of the columns',
+    '`drop_feature("columnMapping")` rewrites the files under the names of the columns; '
+    "`QueryBuilder` of deltalake reads the rows",
     "default for existing rows": '`existing_rows="rewrite"`, or `materialize_defaults()`',
     "deletion vectors": "leave `delta.enableDeletionVectors` off; "
     '`drop_feature("deletionVectors")` rewrites the files without their deleted rows',
@@ -199,8 +200,9 @@ NOTES = (
     _append(
         "*",
         "DuckDB",
-        "the log names files that are not there: no reader opens the table until it is restored to "
-        "the version before",
+        "if a partition value has a space or another character that paths encode, the log names "
+        "files that are not there: no reader opens the table until it is restored to the version "
+        "before",
         "DuckDB chooses the names of its files",
     ),
     _append(
