@@ -24,7 +24,7 @@ from dagster_delta.errors import CommitConflict, InvalidArgument, VersionNotFoun
 from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.programs import READERS_PROPERTY
 from dagster_delta.evolution.properties import set_properties, unset_properties
-from dagster_delta.protocol.actions import AddCDCFile, AddFile, DeletionVectorDescriptor
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
 from dagster_delta.protocol.features.row_tracking import ROW_TRACKING_DOMAIN
@@ -304,23 +304,14 @@ def _publish_table(
         raise InvalidArgument(reason, table=at.store.location.uri, version=at.version)
     transaction = Transaction(store, planned.base, clock=clock)
     moved, commits = positions.translate(planned), BranchCommits.of(planned.head)
-    recorded, change_files = planned.recorded_changes(), tuple[AddCDCFile, ...]()
-    if recorded is not None and not recorded.are_needed(commits):
+    recorded = planned.recorded_changes()
+    if recorded is not None and not recorded.is_needed(commits, max_bytes):
         recorded = None
-    if recorded is not None:
-        recorded.check_compared(max_bytes)
-    with transaction.created_files as created:
-        # The names are new, so they are those of this attempt alone, and may be deleted with it.
-        created.add(copy.target for copy in planned.copies)
-        copy_files(planned.head, store, planned.copies, on_progress)
-        if recorded is not None:
-            change_files = recorded.write(store)
-            # Readers of the feed would otherwise take the rows of all files as changed.
-            commits = replace(commits, changes_rows=bool(change_files))
-        transaction.stage_change_files(change_files)
-        moved |= _publish_memory(planned, store, commit_info)
-        _stage_publication(transaction, planned, moved, commits)
     try:
+        with transaction.created_files:
+            commits = _write_files(transaction, planned, commits, recorded, on_progress)
+            moved |= _publish_memory(planned, store, commit_info)
+            _stage_publication(transaction, planned, moved, commits)
         return transaction.commit(
             "PUBLISH BRANCH",
             parameters={
@@ -332,7 +323,6 @@ def _publish_table(
                 "numFiles": planned.entering.num_rows,
                 "numRemovedFiles": planned.leaving.num_rows,
                 "numCopiedFiles": len(planned.copies),
-                "numAddedChangeFiles": len(change_files),
                 "numOutputBytes": total_bytes(planned.entering),
             },
             user_info=commit_info,
@@ -344,6 +334,25 @@ def _publish_table(
             return CommitResult(newest.version, {}, newest, skipped=True)
         conflict.message += f". To publish on top of it, {_REBASE}"
         raise
+
+
+def _write_files(
+    transaction: Transaction,
+    planned: Publication,
+    commits: BranchCommits,
+    recorded: RecordedChanges | None,
+    on_progress: Callable[[int, int], None],
+) -> BranchCommits:
+    """Copy the branch's files and record its changes; what its commits did, as known by then."""
+    # The names are new, so they are those of this attempt alone, and may be deleted with it.
+    transaction.created_files.add(copy.target for copy in planned.copies)
+    copy_files(planned.head, transaction.store, planned.copies, on_progress)
+    if recorded is None:
+        return commits
+    files = recorded.write(transaction.store)
+    transaction.stage_change_files(files)
+    # Readers of the feed would otherwise take the rows of all files as changed.
+    return replace(commits, changes_rows=bool(files))
 
 
 def _stage_publication(

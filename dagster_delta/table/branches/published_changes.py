@@ -132,20 +132,16 @@ class RecordedChanges(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of the files whose rows may have to be compared."""
         return sum(change.size_bytes for change in self.changes)
 
-    def are_needed(self, commits: BranchCommits) -> bool:
+    def is_needed(self, commits: BranchCommits, max_bytes: int | None) -> bool:
         """Whether readers of the feed would otherwise get other changes than those of the branch's
         commits: rows that did not change, or no images of updates.
-        """
-        return commits.records_changes or any(
-            may_have_moved(self.changes, self.configuration.partition_types)
-        )
-
-    def check_compared(self, max_bytes: int | None) -> None:
-        """Refuse to compare files of more than `max_bytes`; None for no limit.
 
         Raises:
-            ChangeDataNotRecorded: they have more.
+            ChangeDataNotRecorded: files of more than `max_bytes` would have to be compared.
         """
+        moved = may_have_moved(self.changes, self.configuration.partition_types)
+        if not commits.records_changes and not any(moved):
+            return False
         if max_bytes is not None and self.compared_bytes > max_bytes:
             raise ChangeDataNotRecorded(
                 "production has a change data feed (delta.enableChangeDataFeed); to find the rows "
@@ -155,6 +151,7 @@ class RecordedChanges(msgspec.Struct, frozen=True, kw_only=True):
                 table=self.head.store.location.uri,
                 version=self.head.version,
             )
+        return True
 
     def write(self, store: ObjectStore) -> tuple[AddCDCFile, ...]:
         """Write the change data files below production's table; none if no row has changed. The

@@ -164,6 +164,28 @@ def test_publication_that_lost_to_another_leaves_what_production_remembers(
     assert rows_of(table, "k") == [(2,), (9,)]
 
 
+def test_publication_that_another_call_made_meanwhile_is_skipped(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(root, 1, event(1, 10, "D"))
+    branch = Branch(root, "dev")
+    own = branch.begin(table.uri)
+    assert own is not None
+    apply(own, [event(2, 20, "D"), event(4, 1, "U")], 1)
+
+    def publish_meanwhile(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(publish, "copy_files", copy_files)
+        Branch(root, "dev").publish()
+        copy_files(*arguments, **options)
+
+    monkeypatch.setattr(publish, "copy_files", publish_meanwhile)
+    assert [result.skipped for result in branch.publish().values()] == [True]
+    branch.drop(dry_run=False)
+    apply(table, [event(key, 5, "U") for key in (1, 2, 3)], 1)
+    table.refresh()
+    assert rows_of(table, "k") == [(3,), (4,), (9,)]
+
+
 def test_memory_is_no_table_of_the_branch(root: str) -> None:
     table = create(root, 1, event(1, 10, "D"))
     branch = Branch(root, "dev")
