@@ -86,10 +86,8 @@ class BranchedTables(KnownFieldsOnly):
         return Branch(
             fields.root_uri,
             chosen,
-            storage_options=fields.storage_options.to_options(),
-            branch_root_uri=resolve_variable(self.branch_root_uri or "") or None,
-            branch_storage_options=self._branch_options(),
             pinned=self.branch_pinned,
+            **self._storage(),
         )
 
     def list_branches(self) -> list[Branch]:
@@ -97,15 +95,16 @@ class BranchedTables(KnownFieldsOnly):
         from dagster_delta.table.branches.branch import find_branches
 
         fields: Any = self
-        return find_branches(
-            fields.root_uri,
-            fields.storage_options.to_options(),
-            branch_root_uri=resolve_variable(self.branch_root_uri or "") or None,
-            branch_storage_options=self._branch_options(),
-        )
+        return find_branches(fields.root_uri, **self._storage())
 
-    def _branch_options(self) -> dict[str, object] | None:
-        return self.branch_storage_options.to_options() or None
+    def _storage(self) -> dict[str, Any]:
+        """The arguments of a branch that say where tables are, and how to reach them."""
+        fields: Any = self
+        return {
+            "storage_options": fields.storage_options.to_options(),
+            "branch_root_uri": resolve_variable(self.branch_root_uri or "") or None,
+            "branch_storage_options": self.branch_storage_options.to_options() or None,
+        }
 
 
 def find_refusal(context: LocationContext, uri: str) -> str | None:
