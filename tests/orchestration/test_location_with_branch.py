@@ -364,6 +364,7 @@ CASES: dict[str, tuple[Callable[[Location], None], str]] = {
 }
 
 WITHOUT_TABLES = {
+    "delta_metadata": "metadata of an asset",
     "delta_sink": "the code of its user opens the table",
     "delta_table_pool": "a name",
     "CatalogResource": "refused beside a branch, see test_catalogs",
