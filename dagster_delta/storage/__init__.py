@@ -127,7 +127,8 @@ def _find_in_catalog(
         raise InvalidArgument(
             f"{location} is the name of a table in a catalog: pass the catalog among the storage "
             "options, as {'catalog': UnityCatalog(…)}; sensors and jobs take a "
-            "UnityCatalogResource as storage_options"
+            "UnityCatalogResource as storage_options, and components one with provider: "
+            "unity_catalog"
         )
     if not name:
         raise InvalidArgument(
