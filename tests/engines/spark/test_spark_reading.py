@@ -7,7 +7,9 @@ import datetime as dt
 import io
 import random
 import shutil
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from dagster_delta.engines.spark.session.session import FIELD_ID_READ
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField
+from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from tests.golden.answers import rows_of, table_path
@@ -236,6 +239,29 @@ def test_a_query_without_a_partition_column_makes_no_metadata_of_its_rows(
     assert "row_index" not in plan
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["plain", "with_vectors"])
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda index: f"{index}/the same name.parquet",
+        lambda index: f"{index}/same.parquet",
+        lambda index: f"a%20b c{index}+ü.parquet",
+        lambda index: f"part-{index}.parquet",
+    ],
+    ids=["escaped_and_equal", "equal", "escaped", "plain"],
+)
+def test_each_row_gets_what_the_log_says_of_its_file(
+    tmp_path: Path, spark: SparkSession, rename: Callable[[int], str], deleted: bool
+) -> None:
+    gone = [{1, 3}, {0}, {4}] if deleted else [set()] * 3
+    table = table_with_vectors(str(tmp_path), [5, 5, 5], gone, rename=rename)
+    rows = table.snapshot().scan().to_spark(spark).collect()
+    expected = [
+        (f"file {index}", row) for index in range(3) for row in range(5) if row not in gone[index]
+    ]
+    assert sorted((row.p, row.id) for row in rows) == expected
+
+
 @pytest.mark.classic("a Connect client does not see the plan of the server")
 def test_deleted_rows_and_partition_values_leave_the_size_that_spark_expects(
     tmp_path: Path, spark: SparkSession
@@ -255,6 +281,7 @@ def test_deleted_rows_and_partition_values_leave_the_size_that_spark_expects(
 def test_the_values_of_many_files_are_read_by_a_subquery(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
+    monkeypatch.setattr(file_keys, "_MAX_NAMES", 0)
     monkeypatch.setattr(file_keys, "_MAX_LITERALS", 1)
     table = DeltaTable.create(
         str(tmp_path),
@@ -276,7 +303,12 @@ def test_the_values_of_many_files_are_read_by_a_subquery(
 
 
 def table_with_vectors(
-    uri: str, num_rows: list[int], deleted: list[set[int]], *, stats: bool = True
+    uri: str,
+    num_rows: list[int],
+    deleted: list[set[int]],
+    *,
+    stats: bool = True,
+    rename: Callable[[int], str] | None = None,
 ) -> DeltaTable:
     """A partitioned table of one file per entry, with inline deletion vectors."""
     store = open_store(uri)
@@ -291,6 +323,11 @@ def table_with_vectors(
             name: getattr(add, name)
             for name in ("path", "partition_values", "size_bytes", "modification_time_ms")
         }
+        if rename is not None:
+            renamed = Path(uri, rename(index))
+            renamed.parent.mkdir(exist_ok=True)
+            Path(uri, decode_path(add.path)).rename(renamed)
+            values["path"] = encode_uri(rename(index))
         files.append(
             AddFile(
                 **values,
@@ -303,12 +340,13 @@ def table_with_vectors(
     return DeltaTable(uri)
 
 
-@pytest.mark.parametrize("broadcast", [True, False], ids=["broadcast", "too_large"])
-@pytest.mark.examples(2)
+@pytest.mark.parametrize("way", ["by_name", "by_hash", "too_large"])
+@pytest.mark.examples(3)
 def test_deleted_rows_are_gone_at_every_density(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, broadcast: bool
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    if not broadcast:
+    monkeypatch.setattr(file_keys, "_MAX_NAMES", 0 if way == "by_hash" else 6)
+    if way == "too_large":
         monkeypatch.setattr(spark_reader, "MAX_BROADCAST_BYTES", 0)
     choose = random.Random(7)
     counts = [200_000, 65_536, 65_537, 3, 5, 10]
@@ -344,11 +382,17 @@ def test_deleted_rows_are_gone_where_the_log_does_not_say_how_many_rows_a_file_h
     )
 
 
-def test_a_row_that_the_join_misses_is_an_error(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_name", [True, False], ids=["by_name", "by_hash"])
+def test_a_row_of_an_unknown_file_is_an_error(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
     table = table_with_vectors(str(tmp_path), [10], [{1}])
-    monkeypatch.setattr(spark_reader, "encode_uri", lambda path: path + "?")
+    if by_name:
+        by_others = partial(file_keys.file_number_by_name, paths=["other.parquet"])
+        monkeypatch.setattr(spark_reader, "file_number_by_name", lambda rows, _: by_others(rows))
+    else:
+        monkeypatch.setattr(file_keys, "_MAX_NAMES", 0)
+        monkeypatch.setattr(spark_reader, "encode_uri", lambda path: path + "?")
     frame = table.snapshot().scan().to_spark(spark)
     with pytest.raises(Exception, match="Spark reports another path for a data file"):
         frame.collect()
@@ -358,6 +402,7 @@ def test_files_with_one_hash_are_refused(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_with_vectors(str(tmp_path), [5, 5], [{1}, {2}])
+    monkeypatch.setattr(file_keys, "_MAX_NAMES", 0)
     monkeypatch.setattr(spark_reader, "file_keys", lambda paths: np.zeros(len(paths), np.int64))
     with pytest.raises(InvalidTable, match="same 64-bit hash"):
         table.snapshot().scan().to_spark(spark)

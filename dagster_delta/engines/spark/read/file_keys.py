@@ -2,6 +2,7 @@
 
 Spark computes `xxhash64(_metadata.file_path)` beside the rows; the same numbers are computed here
 for the files of the plan, so that the driver knows before the scan that no two of them collide.
+The names of a few files with deletion vectors are compared instead, which costs a row less.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE_KEY = "__delta_file_key"
 """Column of a read with positions: the key of the row's file, see `keys_of_files`."""
@@ -138,6 +139,10 @@ def _rotate_left(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
+_OTHER_PATH = (
+    "dagster_delta: Spark reports another path for a data file than the log does; give the full "
+    'URI of the table, or read it with engine="arrow"'
+)
 _MAX_LITERALS = 2_000
 """Values of files that are part of the plan's text; those of more files are a subquery."""
 
@@ -163,11 +168,33 @@ def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> 
         return functions.get(_make_constant(values, "array<array<bigint>>", session), bucket_of_key)
 
     position = functions.array_position(of_bucket(known), key).cast("int") - 1
-    missed = functions.raise_error(
-        "dagster_delta: Spark reports another path for a data file than the log does; give the "
-        'full URI of the table, or read it with engine="arrow"'
-    )
+    missed = functions.raise_error(_OTHER_PATH)
     return functions.coalesce(functions.get(of_bucket(buckets), position), missed.cast("bigint"))
+
+
+_MAX_NAMES = 4
+"""A query takes 0.8 to 0.9 of the time by the hash with two files, 1.0 with 8 and 1.2 with 16."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._=-]+")
+"""The name of a file that no version of Spark escapes."""
+
+
+def file_number_by_name(rows: DataFrame, paths: Sequence[str]) -> Column | None:
+    """The number of a row's file, as a Spark expression; None if the files are many, or their names
+    do not tell them apart.
+
+    `paths`: of the files, see `spark_path`, in the order of their numbers.
+    """
+    names = [path.rpartition("/")[2] for path in paths]
+    if len(names) > _MAX_NAMES or len(set(names)) < len(names):
+        return None
+    if not all(map(_PLAIN_NAME.fullmatch, names)):
+        return None
+    functions = functions_of(rows)
+    name = rows.metadataColumn("_metadata").getField("file_name")
+    number: Column = functions.when(name == names[0], 0)
+    for index, known in enumerate(names[1:], 1):
+        number = number.when(name == known, index)
+    return number.otherwise(functions.raise_error(_OTHER_PATH).cast("int")).cast("bigint")
 
 
 def value_of_file(

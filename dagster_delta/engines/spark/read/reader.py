@@ -31,6 +31,7 @@ from dagster_delta.engines.spark.read.file_keys import (
     check_distinct,
     file_keys,
     file_number,
+    file_number_by_name,
     is_misread_by_spark,
     keys_of_files,
 )
@@ -293,10 +294,7 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             rows = rows.where(metadata.getField("file_size") >= 0)
         partitions: dict[str, Column] = {}
         if bitmaps is not None or not (is_one or by_directory):
-            keys = file_keys([encode_uri(path) for path in paths])
-            check_distinct(keys, table=self.plan.store.location.uri, version=self.plan.version)
-            key = functions.xxhash64(metadata.getField("file_path"))
-            number = file_number(key, keys, self.session)
+            number = self._find_number(rows, paths, has_vectors=bitmaps is not None)
         for field in self._partition_fields:
             if is_one:
                 value = partition_literal(values[field.name], field, functions)
@@ -313,6 +311,15 @@ class _FrameReader(msgspec.Struct, frozen=True, dict=True):
             rows = without_deleted_rows(rows.withColumns(named), _ROW_NUMBER, bitmaps)
             partitions = {name: functions.col(names[name]) for name in partitions}
         return self._select_logical(rows, partitions)
+
+    def _find_number(self, rows: DataFrame, paths: Sequence[str], *, has_vectors: bool) -> Column:
+        """The number of a row's file."""
+        if has_vectors and (number := file_number_by_name(rows, paths)) is not None:
+            return number
+        keys = file_keys([encode_uri(path) for path in paths])
+        check_distinct(keys, table=self.plan.store.location.uri, version=self.plan.version)
+        key = self._functions.xxhash64(rows.metadataColumn("_metadata").getField("file_path"))
+        return file_number(key, keys, self.session)
 
     def _select_logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""
