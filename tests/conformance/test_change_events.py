@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression, UnsupportedFeature
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from tests.conformance.engines import Engine
 
 HISTORY: dict[str, Any] = {
@@ -169,3 +170,42 @@ def test_rows_that_others_wrote_twice_all_change(
         (1, "new", None),
         (2, "b", 5),
     ]
+
+
+@pytest.mark.parametrize("type_", [1, 2])
+def test_texts_of_events_are_padded_as_those_of_char_columns(
+    engine: Engine, table: DeltaTable, type_: int
+) -> None:
+    limit = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
+    text, number = PrimitiveType("string"), PrimitiveType("long")
+    fields = [StructField("k", text, metadata=limit), StructField("v", text, metadata=limit)]
+    names = ["n"] if type_ == 1 else ["__START_AT", "__END_AT"]
+    created = DeltaTable.create(table.uri, [*fields, *(StructField(n, number) for n in names)])
+    options: dict[str, Any] = {"keys": ["k"], "sequence_by": "n", "stored_as_scd_type": type_}
+    if type_ == 2:
+        options["except_column_list"] = ["n"]
+    for k, v, n in (("ab", "x", 1), ("ab  ", "x", 3), ("ab", "y", 4), ("c", "x", 2)):
+        rows = engine.rows(pa.table({"K": [k], "v": [v], "n": [n]}))
+        created.apply_changes(rows, engine=engine.name, **options)
+    expected: list[tuple[Any, ...]] = [("ab   ", "y    ", 4), ("c    ", "x    ", 2)]
+    if type_ == 2:
+        expected = [
+            ("ab   ", "x    ", 1, 4),
+            ("ab   ", "y    ", 4, None),
+            ("c    ", "x    ", 2, None),
+        ]
+    assert sorted(engine.tuples(created)) == expected
+
+
+def test_events_of_texts_with_blanks_within_a_column_are_refused(
+    engine: Engine, table: DeltaTable
+) -> None:
+    text, number = PrimitiveType("string"), PrimitiveType("long")
+    limit = {"__CHAR_VARCHAR_TYPE_STRING": "struct<code:char(5)>"}
+    struct = StructType((StructField("code", text),))
+    fields = [StructField("k", number), StructField("s", struct, metadata=limit)]
+    created = DeltaTable.create(table.uri, [*fields, StructField("n", number)])
+    rows = engine.rows(pa.table({"k": [1], "s": [{"code": "a"}], "n": [1]}))
+    with pytest.raises(UnsupportedFeature, match=r"CHAR\(n\) within a column"):
+        created.apply_changes(rows, keys=["k"], sequence_by="n", engine=engine.name)
+    assert created.version() == 0

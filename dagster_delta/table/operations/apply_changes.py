@@ -37,9 +37,11 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaMismatch,
     UnsupportedExpression,
+    UnsupportedFeature,
 )
 from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.features.column_values import filled_columns
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable, fold_name
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -405,6 +407,39 @@ class _Changes(msgspec.Struct, frozen=True):
 
     def apply_to(self, snapshot: Snapshot) -> CommitResult:
         """Plan the events on a version, and commit them."""
+        lengths = self._padded_lengths(snapshot)
+        events = self.source.padded(lengths) if lengths else self.source
+        return replace(self, source=events)._apply_padded(snapshot)
+
+    def _padded_lengths(self, snapshot: Snapshot) -> dict[str, int]:
+        """The texts of the events that are CHAR(n) in the table, which is read with blanks: an
+        event without them would be of another key, or begin a row.
+
+        Raises:
+            UnsupportedFeature: a column has such a text within a struct, an array or a map.
+        """
+        lengths = {}
+        compared = {fold_name(name) for name in self._rules_for(snapshot).columns.names}
+        for field in self.source.schema:
+            of_table = snapshot.schema.get(field.name)
+            if of_table is None or fold_name(field.name) not in compared:
+                continue
+            declared = padded_type(of_table)
+            length = char_length(declared)
+            if length is not None:
+                lengths[field.name] = length
+            elif declared is not None:
+                raise UnsupportedFeature(
+                    "change events cannot be compared with texts of the type CHAR(n) within a "
+                    "column of the table; leave the column out by except_column_list, or make the "
+                    "texts STRING in Spark",
+                    table=snapshot.store.location.uri,
+                    version=snapshot.version,
+                    column=field.name,
+                )
+        return lengths
+
+    def _apply_padded(self, snapshot: Snapshot) -> CommitResult:
         transaction = self._begin(snapshot)
         rules = self._rules_for(snapshot)
         memory = ChangeMemory.of(snapshot)
