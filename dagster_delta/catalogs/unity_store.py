@@ -44,6 +44,7 @@ from dagster_delta.catalogs.unity_messages import (
 from dagster_delta.catalogs.vended_credentials import CredentialSource
 from dagster_delta.errors import (
     CommitStateUnknown,
+    DeltaError,
     InvalidArgument,
     InvalidTable,
     StorageFailure,
@@ -683,8 +684,8 @@ class ManagedLogStore(CatalogStore):
         report = describe_metrics(table_id, commit)
         try:
             self._client.post(f"{table_path(self._table.table)}/metrics", report, object)
-        except (StorageFailure, TableNotFound) as error:
-            # Without it, the catalog compacts the table later.
+        except DeltaError as error:
+            # The commit stands. Without the report, the catalog compacts the table later.
             self._reports = False
             _LOG.debug("no metrics of %s are sent any more: %s", self._table.table, error)
 
