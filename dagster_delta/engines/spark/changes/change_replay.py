@@ -223,13 +223,11 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
         rules, plan, functions = self.plan.rules, self.plan, self._functions
         is_truncate = self._test_of(rules.truncates)
         is_delete = self._test_of(rules.deletes) | is_truncate
-        frames = [
-            self._entries(
-                self.source.frame,
-                self._given_sequence(),
-                kind=(functions.lit(_GIVEN), is_delete, is_truncate.cast("int")),
-            )
-        ]
+        given = self._entries(
+            self.source.frame,
+            self._given_sequence(),
+            kind=(functions.lit(_GIVEN), is_delete, is_truncate.cast("int")),
+        )
         target = self._rows_of_keys(
             read_frame(self.session, read_row_ids(plan.target), with_positions=True)
         )
@@ -246,9 +244,12 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             of_end = functions.when(origin == _ROW, at_end)
             of_start = functions.when(origin == _ROW, of_start).otherwise(at_end)
         kind = (origin, origin == _ROW_END, functions.lit(0))
-        frames.append(self._entries(target, of_start, of_end, kind=kind))
-        frames += [self._memory_entries(frame) for frame in self._memory_frames()]
-        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+        of_table = self._entries(target, of_start, of_end, kind=kind)
+        # Sail 0.7 gives a column that a frame lacks the type of nulls.
+        no_row = functions.lit(None).cast(of_table.schema["w"].dataType)
+        others = [given, *map(self._memory_entries, self._memory_frames())]
+        frames = [of_table, *(frame.withColumn("w", no_row) for frame in others)]
+        return reduce(lambda left, right: left.unionByName(right), frames)
 
     def _memory_frames(self) -> Iterator[DataFrame]:
         plan = self.plan
