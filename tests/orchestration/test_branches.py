@@ -176,6 +176,27 @@ def test_one_table_is_published_by_the_key_of_its_asset(lake) -> None:
     assert column(table(lake, "totals"), "total") == [6]
 
 
+def test_history_by_the_versions_of_a_branch_is_refused(lake) -> None:
+    @delta_change_feed_asset(
+        upstream=orders,
+        keys=["id"],
+        mode="auto_cdc",
+        metadata={"merge_config": {"stored_as_scd_type": 2}},
+    )
+    def history(changes: UpstreamChanges) -> pa.Table:
+        return changes.to_arrow()
+
+    lake.materialize(orders, history)
+    # Where the branch reads production's table, its versions order the changes.
+    lake.materialize(history, orders.to_source_asset(), branch="dev")
+    upstream = branch_of(lake).begin(str(lake.root / "public" / "orders"))
+    assert upstream is not None
+    upstream.append(pa.table({"id": [5]}))
+    with pytest.raises(InvalidArgument, match="the branch 'dev' counts its own") as caught:
+        lake.materialize(history, orders.to_source_asset(), branch="dev")
+    assert "sequence_by" in str(caught.value)
+
+
 def test_incremental_asset_goes_on_where_production_was(lake) -> None:
     lake.materialize(orders, copied)
     table(lake, "orders").append(pa.table({"id": [4]}))

@@ -98,6 +98,7 @@ from dagster_delta.protocol.schema import fold_name
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.expectations import Expectation
 from dagster_delta.table.operations.write_planning import columns_narrower_than
+from dagster_delta.table.read.branch_tables import branch_of
 from dagster_delta.table.read.change_data_feed import (
     CHANGE_COLUMNS,
     CHANGE_TYPE_COLUMN,
@@ -541,6 +542,16 @@ def _apply_events(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         else options.merge_config.model_dump(exclude_unset=True, by_alias=True)
     )
     is_log = [*map(fold_name, given.get("sequence_by") or ())] not in ([], [COMMIT_VERSION_COLUMN])
+    upstream = applied.consumption.changes.snapshot
+    if not is_log and (branch := branch_of(upstream)) is not None:
+        raise InvalidArgument(
+            f"{write.name} orders changes by the versions of its upstream table, and that of the "
+            f"branch {branch!r} counts its own, from 0: they would be taken for older ones than "
+            "production's. Name a column of the rows as sequence_by; or leave the asset out of the "
+            "branch, and materialize it in production once the upstream table is published",
+            table=upstream.store.location.uri,
+            version=upstream.version,
+        )
     remaining: Callable[..., object] = remaining_events
     last: Callable[..., object] = last_events
     if is_spark_frame(rows):

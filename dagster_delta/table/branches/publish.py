@@ -117,12 +117,14 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the branch has changed what AUTO CDC remembers of change events."""
     is_published: bool = False
     """Whether production has all of it already."""
+    is_untouched: bool = False
+    """Whether the branch has made no commit: whatever production did since stands."""
 
     @property
     def changes_anything(self) -> bool:
         """Whether the branch's table differs from what it began with, and is not published."""
         base = self.base
-        if self.is_published:
+        if self.is_published or self.is_untouched:
             return False
         if base is None or self.entering.num_rows or self.leaving.num_rows:
             return True
@@ -220,7 +222,9 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
     """
     head = _load_head(branch, production)
     newest = find_snapshot(open_store(production, branch.production_options))
-    if newest is not None and is_published(head, newest):
+    begun_with = BranchBase.of(head)
+    is_untouched = begun_with is not None and head.version == begun_with.clone_version
+    if newest is not None and (is_published(head, newest) or is_untouched):
         none = newest.live_files().slice(0, 0)
         return Publication(
             branch=branch.name,
@@ -231,7 +235,8 @@ def plan_publication(branch: BranchHandle, production: str) -> Publication:
             entering=none,
             renumbered=none,
             leaving=none,
-            is_published=True,
+            is_published=is_published(head, newest),
+            is_untouched=is_untouched,
         )
     base = _load_base(branch, head, newest, production)
     begun = _load_beginning(head, base)

@@ -204,6 +204,26 @@ def test_publication_is_refused_if_production_moved_on(
         assert 7 in ids(DeltaTable(production.uri))
 
 
+def test_table_that_the_branch_has_not_changed_blocks_no_publication(
+    root: str, production: DeltaTable
+) -> None:
+    branch = Branch(root, "dev")
+    begin(branch, production)
+    # A step that fails after the clone leaves such a table.
+    changed = DeltaTable(f"{root}/raw/customers", must_exist=False)
+    changed.append(rows(1))
+    begin(branch, changed).append(rows(2))
+    production.append(rows(7))
+    assert branch.diff(production.uri).to_markdown() == "The branch has not changed the table.\n"
+    done = branch.publish()
+    assert {uri: result.skipped for uri, result in done.items()} == {
+        production.uri: True,
+        changed.uri: False,
+    }
+    assert ids(production) == [1, 2, 3, 4, 6, 7]
+    assert ids(changed) == [1, 2]
+
+
 def test_maintenance_of_production_leaves_branch_publishable(
     root: str,
 ) -> None:
