@@ -176,6 +176,18 @@ def test_one_table_is_published_by_the_key_of_its_asset(lake) -> None:
     assert column(table(lake, "totals"), "total") == [6]
 
 
+def test_incremental_asset_that_was_behind_reads_everything_and_says_why(lake) -> None:
+    lake.materialize(orders, copied)
+    table(lake, "orders").append(pa.table({"id": [4]}))
+    upstream = branch_of(lake).begin(str(lake.root / "public" / "orders"))
+    assert upstream is not None
+    done = lake.materialize(copied, orders.to_source_asset(), branch="dev")
+    (made,) = done.asset_materializations_for_node("copied")
+    assert "began with version 1 of production's" in str(made.metadata)
+    mine = DeltaTable(branch_of(lake).table_uri(str(lake.root / "public" / "copied")))
+    assert column(mine, "id") == [1, 2, 3, 4]
+
+
 def test_history_by_the_versions_of_a_branch_is_refused(lake) -> None:
     @delta_change_feed_asset(
         upstream=orders,

@@ -179,7 +179,9 @@ def plan_consumption(consumer: Consumer, target: Snapshot | None) -> Consumption
         _end_replaced(recorded, current),
     )
     reason = (
-        consumer.full_refresh or _first_time(known, table_id, done) or _set_back(upstream, done)
+        consumer.full_refresh
+        or _first_time(known, upstream.snapshot, done)
+        or _set_back(upstream, done)
     )
     if reason is not None:
         return planned.refreshed(reason)
@@ -310,12 +312,18 @@ def _find_overlapping(
 
 
 def _first_time(
-    recorded: _Recorded, table_id: str, done: Mapping[str | None, int | None]
+    recorded: _Recorded, upstream: Snapshot, done: Mapping[str | None, int | None]
 ) -> str | None:
+    table_id, base = upstream.metadata.id, BranchBase.of(upstream)
     fresh = [_Position(table_id, key) for key, position in done.items() if position is None]
     if not fresh:
         return None
     others = [position for own in fresh for position, _ in _find_overlapping(recorded, own)]
+    if base is not None and any(other.table_id == base.table_id for other in others):
+        return (
+            f"the upstream table of the branch began with version {base.version} of production's, "
+            "and the asset had read another version of that"
+        )
     if any(other.table_id != table_id for other in others):
         return "the upstream table was replaced by another one"
     if others:
