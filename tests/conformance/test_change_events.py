@@ -92,7 +92,7 @@ def test_newest_rows_are_those_of_the_greatest_expression(
     [
         ("sequence", InvalidArgument, "did you mean|they are"),
         ("rand()", InvalidArgument, "another answer each time"),
-        ("a +", InvalidArgument, "sequence_by 'a \\+' is no column"),
+        ("a +", InvalidArgument, "sequence_by 'a \\+' is neither"),
         ("map(a, b)", UnsupportedExpression, "add it to the events as a column"),
         ("struct(a AS x, b)", UnsupportedExpression, "add it to the events as a column"),
     ],

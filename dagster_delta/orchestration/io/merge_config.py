@@ -225,7 +225,7 @@ def _value_of(config: MergeConfig, name: str) -> Any:  # noqa: ANN401  a value o
 def cdc_options(config: MergeConfig) -> dict[str, Any]:
     """The arguments of `DeltaTable.apply_changes`. Raises InvalidArgument if they contradict."""
     # Imported late: few assets follow change events.
-    from dagster_delta.table.operations.apply_changes import CdcOptions
+    from dagster_delta.table.operations.change_rules import CdcOptions
 
     values = {name: _value_of(config, name) for name in AUTO_CDC_FIELDS}
     given = {name: value for name, value in values.items() if value is not None}
