@@ -12,6 +12,7 @@ from dagster import (
     ConfigurableResource,
     DagsterError,
     DagsterInstance,
+    IOManagerDefinition,
     MetadataValue,
     OpExecutionContext,
     ResourceDefinition,
@@ -137,9 +138,10 @@ def protect_production(context: OpExecutionContext, table: DeltaTable) -> DeltaT
 def branches_of_location(context: LocationContext) -> list[Branch]:
     """The branches that the resources of a code location write to.
 
-    In a run, resources that a function or a factory makes are initialized, since only what they
-    are then has the branch. One that needs config of a run has none. A tick, which may come every
-    minute, initializes none: it requests runs, and these ask.
+    In a run, IO managers that a function or a factory makes are initialized, since only what they
+    are then has the branch. One that needs config of a run has none. Other resources of functions
+    are not: each step would open their connections, or start their Spark. Nor does a tick, which
+    may come every minute: it requests runs, and these ask.
 
     Raises:
         InvalidArgument: a resource cannot be initialized.
@@ -182,9 +184,9 @@ def _branches_of_resource(
             found = [tables.find_branch() for tables in _tables_in(getattr(resources, key))]
     except Exception as error:
         raise InvalidArgument(
-            f"the resource {key!r} of the code location cannot be initialized, so it is not known "
-            "whether it has a branch, which keeps jobs by location from writing production: mend "
-            "it, or give the job a code location without it"
+            f"the IO manager {key!r} of the code location cannot be initialized, so it is not "
+            "known whether it has a branch, which keeps jobs by location from writing production: "
+            "mend it, or give the job a code location without it"
         ) from error
     return [branch for branch in found if branch is not None]
 
@@ -202,8 +204,8 @@ def _list_resources(context: LocationContext) -> Iterator[Mapping[str, ResourceD
 
 
 def _may_have_branch(resource: object, *, in_run: bool) -> bool:
-    """Whether a resource, or what it gives to a run, may have a branch: not one of another class
-    that gives itself, and whose fields are no such resources.
+    """Whether a resource, or what it gives to a run, may have a branch: one of this package, one
+    with such a field, or, in a run, an IO manager that the user's code makes.
     """
     kind: Any = getattr(resource, "configurable_resource_cls", None) or type(resource)
     if issubclass(kind, BranchedTables):
@@ -213,7 +215,7 @@ def _may_have_branch(resource: object, *, in_run: bool) -> bool:
         and kind.create_resource in _GIVING_ITSELF
     )
     if not gives_itself:
-        return in_run
+        return in_run and isinstance(resource, IOManagerDefinition)
     nested: Mapping[str, object] = getattr(resource, "nested_resources", {})
     return any(_may_have_branch(each, in_run=in_run) for each in nested.values())
 

@@ -458,7 +458,7 @@ def tables(context):
     return DeltaIOManager(root_uri=ROOT, branch=BRANCH)
 """,
     "a generator that needs another resource": """
-@dg.resource(required_resource_keys={"other"})
+@dg.io_manager(required_resource_keys={"other"})
 def tables(context):
     yield DeltaIOManager(root_uri=ROOT, branch=context.resources.other)
 """,
@@ -472,7 +472,7 @@ class Factory(dg.ConfigurableIOManagerFactory):
 tables = Factory(branch=BRANCH)
 """,
     "a value": """
-tables = dg.ResourceDefinition.hardcoded_resource(DeltaIOManager(root_uri=ROOT, branch=BRANCH))
+tables = dg.IOManagerDefinition.hardcoded_io_manager(DeltaIOManager(root_uri=ROOT, branch=BRANCH))
 """,
     "a field of a resource": """
 class Holder(dg.ConfigurableResource):
@@ -523,15 +523,19 @@ assets, jobs = [], []
 of_orders = {{"orders": f"{{ROOT}}/public/orders"}}
 sensor = delta_maintenance_sensor("due", tables=of_orders, small_files=0)
 
-@dg.resource(config_schema={{"host": str}})
+@dg.io_manager(config_schema={{"host": str}})
 def of_a_run(context):
     raise ValueError("only with config of a run")
+
+@dg.resource
+def spark(context):
+    raise ValueError("no job by location needs it")
 
 defs = dg.Definitions(
     assets=assets,
     jobs=[delta_maintenance_job("upkeep", tables=of_orders), *jobs],
     sensors=[sensor],
-    resources={{"tables": tables, "other": BRANCH, "of_a_run": of_a_run}},
+    resources={{"tables": tables, "other": BRANCH, "of_a_run": of_a_run, "spark": spark}},
 )
 """
 
@@ -635,11 +639,11 @@ def test_resource_that_fails_keeps_jobs_by_location_from_writing(
 ) -> None:
     monkeypatch.setenv("BRANCH", "")
     before = digest(production)
-    failing = "@dg.resource\ndef tables(context):\n    raise OSError('no network')"
+    failing = "@dg.io_manager\ndef tables(context):\n    raise OSError('no network')"
     assert len(tick_of(load_location(failing), "due", lake.instance)[0]) == 1
     done = run_upkeep(tmp_path, failing, "")
     assert done.returncode != 0
-    assert "the resource 'tables' of the code location cannot be initialized" in done.stderr
+    assert "the IO manager 'tables' of the code location cannot be initialized" in done.stderr
     assert digest(production) == before
 
 
