@@ -245,11 +245,9 @@ class _FrameReplay(msgspec.Struct, frozen=True, dict=True):
             of_start = functions.when(origin == _ROW, of_start).otherwise(at_end)
         kind = (origin, origin == _ROW_END, functions.lit(0))
         of_table = self._entries(target, of_start, of_end, kind=kind)
-        # Sail 0.7 gives a column that a frame lacks the type of nulls.
-        no_row = functions.lit(None).cast(of_table.schema["w"].dataType)
-        others = [given, *map(self._memory_entries, self._memory_frames())]
-        frames = [of_table, *(frame.withColumn("w", no_row) for frame in others)]
-        return reduce(lambda left, right: left.unionByName(right), frames)
+        # The table's first, which have all columns: to Sail 0.7, one that the left lacks is void.
+        frames = [of_table, given, *map(self._memory_entries, self._memory_frames())]
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 
     def _memory_frames(self) -> Iterator[DataFrame]:
         plan = self.plan
