@@ -417,7 +417,7 @@ def report_table(
 ) -> None:
     """Report the state of an asset's table after a job: as a materialization with a description,
     if the job has changed its rows, else as an observation; a materialization of a partitioned
-    asset is one for each partition with changed rows. The UI shows the columns and the row count of
+    asset is one for each partition with changed files. The UI shows columns and row count of
     the latest event, so that each has everything.
     """
     key, snapshot = maintained.asset_key, table.snapshot()
@@ -446,8 +446,8 @@ def report_table(
 def changed_partitions(
     context: dg.OpExecutionContext, maintained: MaintainedTable, snapshot: Snapshot
 ) -> list[str]:
-    """The partitions of an asset with rows that the last change of its table has changed. Dynamic
-    ones are added to the instance. None if the table has no partition columns that give the keys.
+    """The partitions of an asset whose files the last change of its table has changed. Dynamic ones
+    are added to the instance. Empty if the table has no partition columns that give the keys.
     """
     key, definition = maintained.asset_key, maintained.partitions_def
     expression = maintained.read_options(context.resources).partition_expr
