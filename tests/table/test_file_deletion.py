@@ -210,7 +210,7 @@ DELETES = {
     "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
     "table/transaction/transaction.py": "files written for this commit, which is not in the log",
     "table/operations/write_rows.py": "rows of an attempt to write that was given up",
-    "table/branches/branch_handle.py": "a branch that is dropped, with its directory alone",
+    "table/branches/branch.py": "a branch that is dropped, with its directory alone",
     "table/operations/drop_table.py": "all files of a table that is dropped",
     "table/operations/rewrite_files.py": "files of an attempt to rewrite that was given up",
     "table/operations/vacuum.py": "VACUUM",

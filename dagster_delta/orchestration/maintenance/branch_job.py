@@ -149,10 +149,19 @@ class _BranchRun:
         if action == "list":
             self._list()
             return
-        branch = self._find_branch()
+        branch = self._manager.find_branch(self._config.branch)
+        if branch is None:
+            raise InvalidArgument(
+                "name the branch in the config of the run, or set branch of the IO manager"
+            )
         if action == "drop":
             self._drop(branch)
             return
+        if branch.created_ms is None:
+            raise InvalidArgument(
+                f"there is no branch {branch.name!r} at {branch.uri}: it begins with the first "
+                "asset that is materialized with it"
+            )
         uris = self._find_tables(branch)
         if action == "publish" and not self._config.dry_run:
             self._publish(branch, uris)
@@ -175,19 +184,6 @@ class _BranchRun:
         own = f"; {len(uris) - len(known)} in the branch alone stay as they are"
         text = f"{counted(len(known), 'table')} {verb} again from production"
         self._report(branch, text + (own if len(known) < len(uris) else ""))
-
-    def _find_branch(self) -> Branch:
-        branch = self._manager.find_branch(self._config.branch)
-        if branch is None:
-            raise InvalidArgument(
-                "name the branch in the config of the run, or set branch of the IO manager"
-            )
-        if branch.created_ms is None:
-            raise InvalidArgument(
-                f"there is no branch {branch.name!r} at {branch.uri}: it begins with the first "
-                "asset that is materialized with it"
-            )
-        return branch
 
     def _find_tables(self, branch: Branch) -> list[str]:
         named = {table.name: uri for uri, table in self._assets.items()}
@@ -285,6 +281,9 @@ class _BranchRun:
         report_table(self._context, maintained, table, {}, described=published)
 
     def _drop(self, branch: Branch) -> None:
+        if branch.created_ms is None:
+            self._report(branch, f"nothing to drop: there is no branch {branch.name!r}")
+            return
         paths = branch.drop(dry_run=self._config.dry_run)
         verb = "would be deleted" if self._config.dry_run else "were deleted"
         self._report(branch, f"{counted(len(paths), 'file')} of {branch.uri} {verb}")

@@ -43,6 +43,7 @@ from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import column_of
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import read_commit
+from dagster_delta.table.operations.version_difference import VersionDifference
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.branch_tables import BranchBase
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
@@ -96,36 +97,33 @@ class RecordedChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The first row id of each; None if rows have no ids."""
 
     @classmethod
-    def plan(
-        cls,
-        head: Snapshot,
-        base: Snapshot | None,
-        configuration: TableConfiguration,
-        entering: pa.Table,
-        leaving: pa.Table,
-    ) -> RecordedChanges | None:
-        """What may have to be recorded of files that enter and leave production; None if its
-        readers find the changes of rows without it, or could not show them with its new schema.
+    def plan(cls, planned: VersionDifference) -> RecordedChanges | None:
+        """What may have to be recorded with a publication; None if readers of production find the
+        changes of rows without it, or could not show them with its new schema.
         """
+        base, configuration = planned.before, planned.configuration
         if base is None or not configuration.change_data_feed_enabled:
             return None
-        adds, removes = tuple(added_again(entering)), tombstones(leaving, 0)
+        adds = tuple(added_again(planned.files.entering))
+        removes = tombstones(planned.files.leaving, 0)
         actions = CommitActions(version=base.version + 1, adds=adds, removes=removes)
         changes = file_changes(actions, partitioned=bool(configuration.partition_columns))
         if len({change.change_type for change in changes}) < 2:
             return None
-        problem = find_incompatibility(base.configuration, configuration, keeps_columns=False)
-        if problem is not None:
+        if find_incompatibility(base.configuration, configuration, keeps_columns=False) is not None:
             return None
         row_ids = None
         columns = materialized_columns(configuration)
         if columns is not None and columns == materialized_columns(base.configuration):
-            files: dict[str | None, dict[str, int | None]] = {
-                "insert": {add.path: add.base_row_id for add in adds},
-                "delete": {remove.path: remove.base_row_id for remove in removes},
-            }
-            row_ids = tuple(files[change.change_type][change.path] for change in changes)
-        return cls(head=head, configuration=configuration, changes=changes, row_ids=row_ids)
+            came = {add.path: add.base_row_id for add in adds}
+            gone = {remove.path: remove.base_row_id for remove in removes}
+            row_ids = tuple(
+                (came if change.change_type == "insert" else gone)[change.path]
+                for change in changes
+            )
+        return cls(
+            head=planned.target, configuration=configuration, changes=changes, row_ids=row_ids
+        )
 
     @property
     def compared_bytes(self) -> int:

@@ -28,7 +28,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.evolution.programs import check_readers
 from dagster_delta.evolution.properties import set_properties
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
@@ -52,16 +52,15 @@ from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore, is_in_catalog
 from dagster_delta.table.catalog_rules import demanded_by_catalog, without_catalog
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.clustering import followed_clustering
-from dagster_delta.table.operations.restore import (
-    file_difference,
-    restored_configuration,
-    with_row_ids,
-)
+from dagster_delta.table.operations.restore import restored_configuration
 from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
+from dagster_delta.table.operations.version_difference import FileDifference, VersionDifference
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
-from dagster_delta.table.transaction.file_actions import added_again, tombstones
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.transaction import (
+    CommitResult,
+    Transaction,
+    positions_to_change,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.table.table_handle import TableHandle
@@ -176,34 +175,22 @@ def clone_table(
     else:
         named = refer_to_files(files, source.store)
     now = named.slice(0, 0) if existing is None else existing.live_files()
-    entering, renumbered, leaving = file_difference(now, named)
-    adds: Sequence[AddFile]
-    adds = [
-        *added_again(entering, data_change=options.data_change),
-        *added_again(renumbered, data_change=False),
-    ]
-    domains = followed_clustering(existing, source)
-    if configuration.supports("rowTracking"):
-        adds, row_ids = with_row_ids(adds, source, existing)
-        domains += row_ids
-    else:
-        adds = [
-            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
-            for add in adds
-        ]
-    changes = adds or leaving.num_rows or domains
-    if existing is not None and configuration == existing.configuration and not changes:
+    difference = VersionDifference(
+        before=existing,
+        target=source,
+        configuration=configuration,
+        files=FileDifference.between(now, named),
+        positions=positions_to_change(existing, source),
+    )
+    if existing is not None and not difference.changes_anything:
         return CommitResult(existing.version, {}, existing, skipped=True)
+    difference.stage(transaction, data_change=options.data_change)
+    # These are not registered as files of this attempt: another clone into the same location may
+    # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     copy_files(source, store, [*copies, *vectors], options.on_progress)
-    transaction.stage_domain(*domains)
-    transaction.stage_removed(tombstones(leaving, clock(), data_change=options.data_change))
-    transaction.follow_rows_of(source)
     if options.prepare is not None:
         for app_id, version in options.prepare(configuration.metadata.id).items():
             transaction.record_application(app_id, version)
-    # These are not registered as files of this attempt: another clone into the same location may
-    # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
-    transaction.stage_readded(adds)
     try:
         return transaction.commit(
             "CLONE",
@@ -211,7 +198,7 @@ def clone_table(
                 "source": f"delta.`{source.store.location.uri}`",
                 "sourceVersion": source.version,
             },
-            metrics=_count_copies(files, leaving, copies),
+            metrics=_count_copies(files, difference.files.leaving, copies),
             user_info=options.commit_info,
         )
     except CommitConflict:
@@ -401,7 +388,7 @@ def refer_to_files(files: pa.Table, store: ObjectStore) -> pa.Table:
         uri = _absolute_uri(store, deletion_vector_path(vector))
         return {**fields, "storage_type": "p", "path_or_inline_dv": uri}
 
-    return _rename_files(files, _absolute_paths(files["path"], store), name)
+    return rename_files(files, _absolute_paths(files["path"], store), name)
 
 
 def _absolute_paths(paths: pa.ChunkedArray, store: ObjectStore) -> list[str]:
@@ -473,7 +460,7 @@ class _DeepCopy:
             wanted = relative_path_in(source, partition_directory(ordered))
             path = self._choose_path(source, wanted, row["size_bytes"], row["modification_time_ms"])
             paths.append(encode_path(path))
-        return _rename_files(files, paths, self._name_vector)
+        return rename_files(files, paths, self._name_vector)
 
     def _choose_path(self, source: str, wanted: str, size_bytes: int, modified_ms: int) -> str:
         """The path of a data file in the clone."""
@@ -526,7 +513,7 @@ def _vector_file_id(path: str) -> uuid.UUID:
     return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
 
 
-def _rename_files(
+def rename_files(
     files: pa.Table,
     paths: list[str],
     name_vector: Callable[[DeletionVectorDescriptor, dict[str, object]], _Vector],

@@ -5,15 +5,13 @@ Spec: Add File and Remove File; Protocol Evolution; Domain Metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import DAY_MS, now_ms
 from dagster_delta.errors import (
     MAX_EXAMPLES,
@@ -22,29 +20,20 @@ from dagster_delta.errors import (
     DeltaError,
     InvalidArgument,
 )
-from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
 from dagster_delta.evolution.programs import READERS_PROPERTY
 from dagster_delta.evolution.required_protocol import upgrade_protocol
-from dagster_delta.protocol.actions import AddFile, DomainMetadata, Metadata
+from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
-from dagster_delta.protocol.features.row_tracking import (
-    assign_row_ids,
-    high_water_mark_domain,
-    parse_high_water_mark,
-)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.log.replay import keys_of
-from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.fsck import existing_files
 from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
+from dagster_delta.table.operations.version_difference import FileDifference, VersionDifference
 from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.file_actions import added_again, tombstones
 from dagster_delta.table.transaction.transaction import (
     CommitResult,
     Transaction,
@@ -62,7 +51,6 @@ _KEPT_PREFIXES = (
     CHECKPOINT_PROTECTION_KEY,
     READERS_PROPERTY,
 )
-_NO_ID, _SEPARATOR = string_column(["", "\0"])
 
 
 def restore(
@@ -141,47 +129,30 @@ def plan_restore(
     return compare_versions(current, target)
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
+class RestorePlan(VersionDifference, frozen=True, kw_only=True):
     """Difference between the latest version of a table and the version to restore."""
 
-    before: Snapshot = field(repr=False)
-    target: Snapshot = field(repr=False)
-    returning: pa.Table = field(repr=False)
-    """Files of the target that the latest version does not have, as `Snapshot.live_files`."""
-    renumbered: pa.Table = field(repr=False)
-    """Files of the target that the latest version has with other row ids."""
-    leaving: pa.Table = field(repr=False)
-    """Files of the latest version that the target does not have, as `Snapshot.live_files`."""
-    configuration: TableConfiguration = field(repr=False)
-    """Metadata and protocol after the restore."""
-    domains: tuple[DomainMetadata, ...] = field(repr=False)
-
-    @property
-    def changes_anything(self) -> bool:
-        """Whether there is anything to commit."""
-        is_same = self.configuration.metadata == self.before.metadata and not self.domains
-        is_same = is_same and not positions_to_change(self.before, self.target)
-        files = (self.returning, self.renumbered, self.leaving)
-        return not is_same or any(changed.num_rows for changed in files)
+    before: Snapshot
 
     def to_markdown(self) -> str:
         """The difference for people: rows, files, bytes, schema, properties."""
-        return "\n".join(_render_lines(self)) + "\n"
+        if not self.changes_anything:
+            return f"The table is already as it was at version {self.target.version}.\n"
+        now = f"version {self.before.version}, now"
+        then = f"version {self.target.version}, restored"
+        return "\n".join(self.render(now, then)) + "\n"
 
 
 def compare_versions(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing."""
-    returning, renumbered, leaving = file_difference(current.live_files(), target.live_files())
-    check_files(returning, target)
+    files = FileDifference.between(current.live_files(), target.live_files())
+    check_files(files.entering, target)
     return RestorePlan(
         before=current,
         target=target,
-        returning=returning,
-        renumbered=renumbered,
-        leaving=leaving,
         configuration=restored_configuration(current.configuration, target.configuration),
-        domains=followed_clustering(current, target),
+        files=files,
+        positions=positions_to_change(current, target),
     )
 
 
@@ -196,17 +167,7 @@ def _commit_plan(
     transaction = Transaction(plan.before.store, plan.before)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(plan.configuration, force=force)
-    adds: Sequence[AddFile] = [
-        *added_again(plan.returning),
-        *added_again(plan.renumbered, data_change=False),
-    ]
-    row_ids: tuple[DomainMetadata, ...] = ()
-    if plan.configuration.supports("rowTracking"):
-        adds, row_ids = with_row_ids(adds, plan.target, plan.before)
-    transaction.stage_domain(*plan.domains, *row_ids)
-    transaction.follow_rows_of(plan.target)
-    transaction.stage_removed(tombstones(plan.leaving, now_ms()))
-    transaction.stage_readded(adds)
+    plan.stage(transaction)
     return transaction.commit(
         "RESTORE",
         parameters={
@@ -216,39 +177,6 @@ def _commit_plan(
         metrics=_count_changes(plan),
         user_info=commit_info,
     )
-
-
-def file_difference(now: pa.Table, then: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """The files of `then` that `now` lacks, those that it has with other row ids, and the files of
-    `now` that `then` lacks.
-    """
-    keys, now_keys = (keys_of(files["path"], files["deletion_vector"]) for files in (then, now))
-    is_there = pc.is_in(keys, value_set=now_keys)
-    is_same = pc.is_in(_with_ids(keys, then), value_set=_with_ids(now_keys, now))
-    # Files that had no ids may have got some since.
-    is_renumbered = pc.and_not(is_there, pc.or_(is_same, pc.is_null(then["base_row_id"])))
-    is_leaving = pc.invert(pc.is_in(now_keys, value_set=keys))
-    return then.filter(pc.invert(is_there)), then.filter(is_renumbered), now.filter(is_leaving)
-
-
-def _with_ids(keys: pa.ChunkedArray, files: pa.Table) -> pa.ChunkedArray:
-    ids = (
-        pc.coalesce(files[name].cast("string"), _NO_ID)
-        for name in ("base_row_id", "default_row_commit_version")
-    )
-    return pc.binary_join_element_wise(keys, *ids, _SEPARATOR)
-
-
-def with_row_ids(
-    adds: Sequence[AddFile], source: Snapshot, existing: Snapshot | None
-) -> tuple[Sequence[AddFile], tuple[DomainMetadata, ...]]:
-    """The files of a version of `source` with ids for their rows, and the highest id of the table
-    that gets them, if that changes.
-    """
-    before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
-    highest = max(before, parse_high_water_mark(source.domain_metadata().values()))
-    assigned, highest = assign_row_ids(adds, version=None, highest=highest)
-    return assigned, (high_water_mark_domain(highest),) if highest > before else ()
 
 
 def restored_configuration(
@@ -315,7 +243,7 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
     records anything, after it has deleted the last file. One of which a day later no end is
     recorded was stopped.
     """
-    if not plan.returning.num_rows:
+    if not plan.files.entering.num_rows:
         return
     newest = result.snapshot.update()
     distance = newest.version - plan.target.version
@@ -333,43 +261,15 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
                     f"{plan.target.version}: repeat the restore after its end",
                     table=newest.store.location.uri,
                 )
-    check_files(plan.returning, plan.target)
+    check_files(plan.files.entering, plan.target)
 
 
 def _count_changes(plan: RestorePlan) -> dict[str, int | str]:
     return {
         "tableSizeAfterRestore": plan.target.size_bytes,
         "numOfFilesAfterRestore": plan.target.num_files,
-        "numRemovedFiles": plan.leaving.num_rows,
-        "numRestoredFiles": plan.returning.num_rows,
-        "removedFilesSize": total_bytes(plan.leaving),
-        "restoredFilesSize": total_bytes(plan.returning),
+        "numRemovedFiles": plan.files.leaving.num_rows,
+        "numRestoredFiles": plan.files.entering.num_rows,
+        "removedFilesSize": total_bytes(plan.files.leaving),
+        "restoredFilesSize": total_bytes(plan.files.entering),
     }
-
-
-def _render_lines(plan: RestorePlan) -> Iterator[str]:
-    before, target = plan.before, plan.target
-    if not plan.changes_anything:
-        yield f"The table is already as it was at version {target.version}."
-        return
-    yield f"| | version {before.version}, now | version {target.version}, restored | difference |"
-    yield "|---|---:|---:|---:|"
-    figures = (
-        ("rows", before.num_records, target.num_records),
-        ("files", before.num_files, target.num_files),
-        ("bytes", before.size_bytes, target.size_bytes),
-    )
-    for name, now, then in figures:
-        if now is None or then is None:
-            yield f"| {name} | {_spell_number(now)} | {_spell_number(then)} | unknown |"
-        else:
-            yield f"| {name} | {now:,} | {then:,} | {then - now:+,} |"
-    yield ""
-    for files, what in ((plan.returning, "added again"), (plan.leaving, "removed")):
-        yield f"- {files.num_rows:,} files ({total_bytes(files):,} bytes) are {what}"
-    yield from configuration_lines(before.configuration, plan.configuration)
-    yield from schema_lines(before.schema, plan.configuration.schema)
-
-
-def _spell_number(count: int | None) -> str:
-    return "unknown" if count is None else f"{count:,}"

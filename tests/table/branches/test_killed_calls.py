@@ -107,9 +107,7 @@ def test_killed_drop_is_completed(
         begin(Branch(root, "dev"), production).append(rows(7))
 
     def drop() -> None:
-        found = Branch(root, "dev")
-        if found.created_ms is not None:
-            found.drop(dry_run=False)
+        Branch(root, "dev").drop(dry_run=False)
 
     def complete() -> None:
         drop()

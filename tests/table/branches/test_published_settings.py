@@ -53,9 +53,9 @@ def test_dropped_feature_is_not_published(root: str, production: DeltaTable) -> 
     table.set_properties({"delta.enableDeletionVectors": "false"})
     table.drop_feature("deletionVectors")
     before = digest(f"{root}/raw")
-    assert "dropped the table feature deletionVectors" in branch.diff(production.uri).to_markdown()
-    with pytest.raises(InvalidArgument, match="dropped the table feature deletionVectors"):
-        branch.publish()
+    for call in (branch.publish, lambda: branch.diff(production.uri)):
+        with pytest.raises(InvalidArgument, match="dropped the table feature deletionVectors"):
+            call()
     assert digest(f"{root}/raw") == before
     table.set_properties({"delta.feature.deletionVectors": "supported"})
     branch.publish()
