@@ -400,9 +400,11 @@ def test_published_partitions_are_materialized(lake, kind: str) -> None:
     assert lake.instance.get_materialized_partitions(parts.key) == {"b", "c"}
     assert lake.instance.has_dynamic_partition("parts", "c") == (kind == "dynamic")
     records = lake.instance.fetch_materializations(parts.key, limit=9).records
-    assert {event.asset_materialization.description for event in records} == {
-        "Published as version 1"
-    }
+    events = [record.asset_materialization for record in records]
+    assert {event.description for event in events} == {"Published as version 1"}
+    figures = ("dagster/partition_row_count", "delta/partition_files", "dagster/row_count")
+    for event in events:
+        assert [event.metadata[name].value for name in figures] == [1, 1, 3]
     publish()
     assert lake.instance.fetch_materializations(parts.key, limit=9).records == records
 

@@ -202,8 +202,7 @@ def _by_partition(written: WrittenAsset) -> dict[str, dict[str, int]]:
     run, within = written.write.partitions_of_run, written.write.within
     if run is None or within is None:
         return {}
-    large = written.snapshot.is_large_and_unread
-    found = {} if large else _partition_figures(written.snapshot, run)
+    found = partition_figures(written.snapshot, run)
     if written.write.options.mode != "overwrite" or written.skipped_because is not None:
         return found
     if len(within.parts) == 1 and within.parts[0] not in found:
@@ -279,13 +278,13 @@ def _log_commit(context: OutputContext, written: WrittenAsset) -> None:
         context.log.warning(warning)
 
 
-def _partition_figures(snapshot: Snapshot, run: Slice) -> dict[str, dict[str, int]]:
+def partition_figures(snapshot: Snapshot, run: Slice) -> dict[str, dict[str, int]]:
     """Partition key to the totals of its rows in this version, as metadata.
 
     A key is omitted if a file may hold rows of this partition and of others: neither the partition
     values nor the bounds of its columns tell. Rows are omitted if a file has no row count.
     """
-    if len(run.parts) * snapshot.num_files > _MAX_COMPARISONS:
+    if snapshot.is_large_and_unread or len(run.parts) * snapshot.num_files > _MAX_COMPARISONS:
         return {}
     files = snapshot.live_files(["size_bytes"])
     rows = snapshot.record_counts()

@@ -268,7 +268,7 @@ class _BranchRun:
         key, instance = maintained.asset_key, self._context.instance
         if result.skipped:
             # A run that was killed may have published the table, and not reported it.
-            *_, last = None, *changed_partitions(self._context, maintained, result.snapshot)
+            *_, last = changed_partitions(self._context, maintained, result.snapshot)
             of = key if last is None else dg.AssetRecordsFilter(key, asset_partitions=[last])
             records = instance.fetch_materializations(of, limit=1).records
             event = records[0].asset_materialization if records else None

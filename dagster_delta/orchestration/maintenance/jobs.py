@@ -14,6 +14,7 @@ import dagster as dg
 from dagster_shared.check import CheckError
 
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
+from dagster_delta.orchestration.io.output_metadata import partition_figures
 from dagster_delta.orchestration.known_fields import checked_arguments
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -32,8 +33,10 @@ from dagster_delta.orchestration.maintenance.operations import (
     maintain,
 )
 from dagster_delta.orchestration.maintenance.retention import asset_operations
-from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, counted, shown
 from dagster_delta.orchestration.partitions.mapping import PartitionMapping
+from dagster_delta.orchestration.partitions.partitions import partition_selector
+from dagster_delta.orchestration.partitions.predicates import partition_slice
 from dagster_delta.orchestration.storage_options import GivenStorage
 from dagster_delta.orchestration.table_metadata import (
     DATA_VERSION_TAG,
@@ -45,6 +48,8 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, read_new_commits
 
 _SELECT = "select_tables"
+
+_NO_PARTITION: Mapping[str | None, Mapping[str, int]] = {None: {}}
 
 _RESULTS = 100
 """Number of results of each check to search for the last version that passed."""
@@ -417,8 +422,8 @@ def report_table(
 ) -> None:
     """Report the state of an asset's table after a job: as a materialization with a description,
     if the job has changed its rows, else as an observation; a materialization of a partitioned
-    asset is one for each partition with changed files. The UI shows columns and row count of
-    the latest event, so that each has everything.
+    asset is one for each partition with changed files, with its rows, files and bytes. The UI shows
+    columns and row count of the latest event, so that each has everything.
     """
     key, snapshot = maintained.asset_key, table.snapshot()
     if key is None:
@@ -428,15 +433,15 @@ def report_table(
     is_materialized = described is not None and not maintained.is_observable
     event = dg.AssetMaterialization if is_materialized else dg.AssetObservation
     tags = data_version_tags(snapshot, context.instance, key)
-    keys: list[str | None] = [None]
+    changed = _NO_PARTITION
     if described is not None:
-        keys = [*changed_partitions(context, maintained, snapshot)] or keys
-    for partition in keys:
+        changed = changed_partitions(context, maintained, snapshot)
+    for partition, figures in changed.items():
         context.log_event(
             event(
                 key,
                 description=described,
-                metadata={**metadata, **known},
+                metadata=shown(metadata, known, figures),
                 partition=partition,
                 tags=tags,
             )
@@ -445,29 +450,35 @@ def report_table(
 
 def changed_partitions(
     context: dg.OpExecutionContext, maintained: MaintainedTable, snapshot: Snapshot
-) -> list[str]:
-    """The partitions of an asset whose files the last change of its table has changed. Dynamic ones
-    are added to the instance. Empty if the table has no partition columns that give the keys.
+) -> Mapping[str | None, Mapping[str, int]]:
+    """The partitions of an asset whose files the last change of its table has changed, with rows,
+    files and bytes of each as metadata; None alone if the table has no partition columns that give
+    the keys. Dynamic ones are added to the instance.
     """
     key, definition = maintained.asset_key, maintained.partitions_def
-    expression = maintained.read_options(context.resources).partition_expr
-    if key is None or definition is None or expression is None:
-        return []
-    mapping = PartitionMapping(definition, expression, None)
+    options = maintained.read_options(context.resources)
+    if key is None or definition is None or options.partition_expr is None:
+        return _NO_PARTITION
+    mapping = PartitionMapping(definition, options.partition_expr, None)
     name = data_version_tags(snapshot, context.instance, key)[DATA_VERSION_TAG]
     before = LogCursor(version=int(name.rpartition(":")[2]) - 1)
     try:
         cursor, (commit, *_) = read_new_commits(snapshot.store, before, limit=1)
     except (LogGap, VersionNotFound):
-        return []
+        return _NO_PARTITION
     if not all(values.keys() >= set(mapping.columns) for values in commit.partitions):
-        return []
+        return _NO_PARTITION
     keys = mapping.map(commit.partitions, timestamp_columns=cursor.timestamp_columns or ()).keys
     for request in mapping.dynamic_requests(keys, context.instance):
         context.instance.add_dynamic_partitions(
             request.partitions_def_name, list(request.partition_keys)
         )
-    return keys
+    select = partition_selector(
+        definition, options.partition_expr, asset=maintained.name, owned_rows=options.owned_rows
+    )
+    run = partition_slice(select, keys, asset=maintained.name)
+    figures = partition_figures(snapshot, run)
+    return {key: figures.get(key, {}) for key in keys} or _NO_PARTITION
 
 
 def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefinition:
