@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
@@ -229,6 +231,45 @@ def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path)
     )
     forbidden = {"dagster", "pyspark", "pandas", "polars", "fsspec", "pyarrow.compute"}
     assert _loaded(statement).isdisjoint(forbidden)
+
+
+def test_no_statement_on_rows_loads_pandas(tmp_path: Path) -> None:
+    at, day = dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.date(2024, 1, 1)
+    rows = pa.table({"id": [1, 2], "v": [0.5, None], "at": [at, at], "day": [day, day]})
+    events = pa.table({"id": [1, 1, 2], "v": [9.0, 8.0, 7.0], "q": [5, 4, 3], "op": list("UUD")})
+    for name, given in (("rows", rows), ("events", events)):
+        with pa.ipc.new_file(tmp_path / f"{name}.arrow", given.schema) as writer:
+            writer.write_table(given)
+    (tmp_path / "files").mkdir()
+    pq.write_table(rows.select(["id", "v"]), tmp_path / "files" / "a.parquet")
+    statement = f"""
+import pyarrow as pa
+import pyarrow.parquet as pq
+from dagster_delta import DeltaTable, Expectation
+root = {str(tmp_path)!r}
+rows, events = (
+    pa.ipc.open_file(f"{{root}}/{{name}}.arrow").read_all() for name in ("rows", "events")
+)
+table = DeltaTable(root + "/t", must_exist=False)
+table.append(rows, partition_by=["at", "v"], properties={{"delta.enableDeletionVectors": "true"}})
+table.alter("ALTER TABLE t ADD CONSTRAINT positive CHECK (id > 0)")
+table.append(rows, expectations=[Expectation("known", "v IS NULL OR v > 0", on_violation="drop")])
+table.update({{"day": "DATE '2024-01-02'"}}, where="id = 1")
+table.delete("at = TIMESTAMP '2024-01-01 00:00:00Z' AND v IS NULL")
+merge = table.merge(rows, on="t.id = s.id AND t.v = 7").when_not_matched_insert_all()
+merge.execute()
+table.overwrite(rows, where="id < 5")
+table.overwrite(rows, where="dynamic")
+table.optimize()
+assert table.snapshot().scan(where="day = DATE '2024-01-01'").to_arrow().num_rows == 2
+assert table.changes(0).to_arrow().num_rows == 14
+history = DeltaTable(root + "/h", must_exist=False)
+options = dict(keys=["id"], sequence_by="q", apply_as_deletes="op = 'D'", except_column_list=["op"])
+for _ in range(2):
+    history.apply_changes(events, stored_as_scd_type=2, **options)
+assert DeltaTable.convert(root + "/files").snapshot().num_records == 2
+"""
+    assert "pandas" not in _loaded(statement)
 
 
 @pytest.mark.parametrize(("statement", "budget"), BUDGETS.values(), ids=BUDGETS)

@@ -88,7 +88,7 @@ class ForeignFooterReader:
         physical = iter([columns.column(i).physical_type for i in range(len(columns))])
         schema = from_arrow_schema(pa.schema([_relax_field(field, physical) for field in found]))
         format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
-        _, model = encode_rows(format_.arrow_schema.empty_table(), format_)
+        _, model = encode_rows(pa.Table.from_batches([], format_.arrow_schema), format_)
         usable = {
             index: place
             for index, place in _find_usable_bounds(columns, model.schema).items()

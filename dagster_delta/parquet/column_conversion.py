@@ -21,6 +21,7 @@ from dagster_delta.nested_arrays import (
 )
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType, inner_parts
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import null_scalar
 
 Convert = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` of one column, row for row."""
@@ -107,7 +108,7 @@ class ColumnConversion(ABC):
             FieldPlan(
                 (*path, step),
                 index,
-                pa.scalar(None),
+                null_scalar(pa.null()),
                 self.plan(found, wanted, (*path, step)),
                 is_nullable=last and index == len(parts) - 1,
             )

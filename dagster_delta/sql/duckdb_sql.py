@@ -25,8 +25,9 @@ from dagster_delta.protocol.schema import (
     inner_types,
     with_inner_types,
 )
-from dagster_delta.protocol.values.arrow_columns import whole_array
+from dagster_delta.protocol.values.arrow_columns import column_of, whole_array
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
+from dagster_delta.protocol.values.arrow_values import TRUE, null_scalar
 from dagster_delta.sql.casts import (
     cast_kind,
     cast_may_raise,
@@ -274,7 +275,7 @@ def duckdb_input(
         nullable = as_nullable(data_type)
         return values.cast(to_arrow_type(nullable)).cast(to_arrow_type(_without_zones(nullable)))
     if not is_primitive(data_type):
-        return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
+        return pc.if_else(pc.is_null(values), null_scalar(pa.bool_()), TRUE)
     target = to_arrow_type(data_type)
     if pa.types.is_null(target):
         return values.cast(pa.int32())
@@ -289,7 +290,9 @@ def comparable_input(values: pa.Array | pa.ChunkedArray, data_type: DataType) ->
     """A column in a form for which the SQL's equality and order are the same as Spark's."""
     found = duckdb_input(values, data_type)
     # Minus zero equals zero, but its hash differs.
-    return pc.add(found, pa.scalar(0.0, found.type)) if pa.types.is_floating(found.type) else found
+    if not pa.types.is_floating(found.type):
+        return found
+    return pc.add(found, column_of([0.0], found.type)[0])
 
 
 def input_type(data_type: DataType) -> pa.DataType:

@@ -22,7 +22,7 @@ from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
-from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import array_of
 from dagster_delta.sql.conditions import all_of, any_of, is_null
 from dagster_delta.sql.evaluator import Evaluator
 from dagster_delta.sql.skipping import is_null_literal, prefix_limits, starts_with
@@ -214,7 +214,7 @@ def _by_expression(base: Column, generated: Column, expression: Typed) -> _Deriv
     def computed(value: _Value) -> _Value:
         if isinstance(expression, Cast) and isinstance(value, dt.datetime):
             return value.date()
-        values = pa.array([value], to_arrow_type(base.data_type))
+        values = array_of([value], base.data_type)
         for name in reversed(base.path[1:]):
             values = pa.StructArray.from_arrays([values], names=[name])
         return Evaluator(expression).of_batch(pa.table({base.path[0]: values}))[0].as_py()

@@ -32,6 +32,7 @@ from dagster_delta.protocol.statistics.bounds import (
     partition_column,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, leaves_with_statistics
+from dagster_delta.protocol.values.arrow_columns import integer_column
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.sql.evaluator import Evaluator
 from dagster_delta.sql.functions.patterns import like_pieces
@@ -406,7 +407,7 @@ def _fold_constant(expression: Call | Cast) -> Typed:
     data_type = expression.data_type
     if not isinstance(data_type, PrimitiveType | DecimalType):
         return expression
-    row = pa.table({"row": pa.array([0])})
+    row = pa.table({"row": integer_column([0])})
     try:
         value = Evaluator(expression).of_batch(row)[0].as_py()
     except (DeltaError, OverflowError, ValueError):

@@ -45,7 +45,15 @@ from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.store_assignment import assign_rows
 from dagster_delta.protocol.schema import DataType, StructField, StructType, as_nullable
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+from dagster_delta.protocol.values.arrow_values import (
+    FALSE,
+    TRUE,
+    every,
+    integer_scalar,
+    null_scalar,
+)
 from dagster_delta.python_values import python_rows
 from dagster_delta.sql.duckdb_sql import comparable_input, open_database
 from dagster_delta.sql.evaluator import Evaluator, column_at
@@ -118,7 +126,7 @@ class _Collection:
             tests.append(Evaluator(expression.typed))
         for _, batch in self._source.batches():
             is_delete, is_truncate = (
-                _false(batch.num_rows)
+                every(False, batch.num_rows)
                 if test is None
                 else test.is_true(
                     {path: column_at(batch, path) for path in test.columns}, batch.num_rows
@@ -180,11 +188,9 @@ class _Collection:
                 batch.column(field.name) if field.name in known else None for field in rules.columns
             ]
             kinds = batch.column(KIND_COLUMN)
-            is_delete, is_truncate = (
-                pc.equal(kinds, pa.scalar(kind)) for kind in (DELETE, TRUNCATE)
-            )
+            is_delete, is_truncate = (pc.equal(kinds, _text(kind)) for kind in (DELETE, TRUNCATE))
             # A snapshot is an entry of its own, which is no event.
-            is_snapshot = pc.equal(kinds, pa.scalar(SNAPSHOT))
+            is_snapshot = pc.equal(kinds, _text(SNAPSHOT))
             marks_all = pc.if_else(is_snapshot, _int8(2), pc.cast(is_truncate, pa.int8()))
             yield self._batch(
                 columns,
@@ -245,12 +251,12 @@ class _Collection:
         return found
 
 
-def _false(count: int) -> pa.BooleanArray:
-    return pa.repeat(pa.scalar(value=False), count)
-
-
 def _int8(value: int) -> pa.Scalar:
-    return pa.scalar(value, pa.int8())
+    return pc.cast(integer_scalar(value), pa.int8())
+
+
+def _text(value: str) -> pa.Scalar:
+    return string_column([value])[0]
 
 
 def _leaves_of(values: pa.Array, data_type: DataType) -> Iterator[tuple[pa.Array, DataType]]:
@@ -329,7 +335,7 @@ class _Replay:
         count, is_end = batch.num_rows, ended is not None
         references = index_of(numbers)
         origin = batch.column(_ORIGIN)
-        is_row = pc.and_(pc.equal(origin, _int8(_ROW)), pa.scalar(not is_end))
+        is_row = pc.and_(pc.equal(origin, _int8(_ROW)), FALSE if is_end else TRUE)
         is_delete = pa.repeat(_int8(1), count) if is_end else batch.column(_IS_DELETE)
         arrays = {
             "o": pa.repeat(_int8(_ROW_END), count) if is_end else origin,
@@ -338,7 +344,7 @@ class _Replay:
             "n": references,
             "p": references,
             "q": index_of(numbers * 2 + is_end),
-            "w": pc.if_else(is_row, references, pa.scalar(None, pa.int64())),
+            "w": pc.if_else(is_row, references, null_scalar(pa.int64())),
         }
         for i, field in enumerate(map(rules.columns.field, rules.keys)):
             arrays[f"k{i}"] = comparable_input(batch.column(field.name), field.data_type)
@@ -354,7 +360,7 @@ class _Replay:
             values = pc.if_else(is_value, values, pa.nulls(count, values.type))
             arrays[f"c{i}"] = comparable_input(values, field.data_type)
             if rules.fills_nulls:
-                none = pa.scalar(None, pa.int64())
+                none = null_scalar(pa.int64())
                 arrays[f"f{i}"] = pc.if_else(pc.is_valid(values), references, none)
         # An array of a dictionary has no null type that the SQL engine takes.
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
@@ -405,7 +411,7 @@ class _Replay:
             f"SELECT * FROM known) ORDER BY {order}, o LIMIT 1"
         ).fetchall()
         if known and first[0][1] == _GIVEN:
-            sequences = pa.array([first[0][0], known[0][0]], pa.int64())
+            sequences = integer_column([first[0][0], known[0][0]])
             raise late_snapshot(
                 *self._take_sequences(sequences).to_pylist(), table=self._plan.table
             )
@@ -483,13 +489,13 @@ class _Replay:
     def _changed_batches(self, changed: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rules = self._rules
         for batch in changed.to_batches(_BATCH_ROWS):
-            leaves = pc.equal(batch["op"], pa.scalar("D"))
+            leaves = pc.equal(batch["op"], _text("D"))
             rows = pc.if_else(leaves, batch["old"], batch["tp"])
             arrays = self._take_columns(rows, batch, "tf", rules.columns.names)
             if rules.keeps_history:
-                kept = pc.multiply(pc.cast(batch["old"], pa.int64()), pa.scalar(2))
+                kept = pc.multiply(pc.cast(batch["old"], pa.int64()), integer_scalar(2))
                 start = pc.coalesce(kept, batch["q"])
-                end = pc.if_else(leaves, pa.scalar(None, pa.int64()), batch["tq"])
+                end = pc.if_else(leaves, null_scalar(pa.int64()), batch["tq"])
                 arrays += [self._take_sequences(start), self._take_sequences(end)]
             arrays.append(batch["op"])
             yield pa.RecordBatch.from_arrays(
@@ -504,7 +510,7 @@ class _Replay:
         names = [name for name in rules.columns.names if rules.memory.get(name) is not None]
         parts = []
         for batch in remembered.to_batches(_BATCH_ROWS):
-            is_delete = pc.equal(batch["d"], pa.scalar(1, batch["d"].type))
+            is_delete = pc.equal(batch["d"], integer_scalar(1))
             arrays = self._take_columns(batch["p"], batch, "f", names)
             arrays = [
                 values
@@ -512,13 +518,13 @@ class _Replay:
                 else pc.if_else(is_delete, pa.nulls(len(values), values.type), values)
                 for name, values in zip(names, arrays, strict=True)
             ]
-            kinds = pc.if_else(is_delete, pa.scalar(DELETE), pa.scalar(UPSERT))
+            kinds = pc.if_else(is_delete, _text(DELETE), _text(UPSERT))
             arrays += [self._take_sequences(batch["q"]), kinds]
             parts.append(_as_schema(arrays, schema))
         for kind, reference in self.marks:
             empty = [pa.nulls(1, schema.field(name).type) for name in names]
-            found = self._take_sequences(pa.array([reference], pa.int64()))
-            parts.append(_as_schema([*empty, found, pa.array([kind])], schema))
+            found = self._take_sequences(integer_column([reference]))
+            parts.append(_as_schema([*empty, found, string_column([kind])], schema))
         return pa.Table.from_batches(parts, schema)
 
     def _take_columns(
@@ -529,7 +535,7 @@ class _Replay:
         if not rules.fills_nulls:
             return list(self._rows.take(_numbers(rows), list(names)).columns)
         arrays = []
-        leaves = pc.equal(batch["op"], pa.scalar("D")) if letters == "tf" else _false(len(rows))
+        leaves = pc.equal(batch["op"], _text("D")) if letters == "tf" else every(False, len(rows))
         for name in names:
             of = rows
             if name not in rules.keys:
@@ -540,16 +546,16 @@ class _Replay:
 
     def _take_values(self, references: pa.Array, name: str) -> pa.Array:
         """A column of some rows; null where there is no row."""
-        known = pc.fill_null(pc.cast(references, pa.int64()), 0)
+        known = pc.fill_null(pc.cast(references, pa.int64()), integer_scalar(0))
         values = self._rows.take(_numbers(known), [name]).column(0)
         return pc.if_else(pc.is_valid(references), values, pa.nulls(len(values), values.type))
 
     def _take_sequences(self, references: pa.Array) -> pa.Array:
         known = pc.cast(references, pa.int64())
-        rows = pc.shift_right(known, pa.scalar(1))
-        is_end = pc.equal(pc.bit_wise_and(known, pa.scalar(1)), pa.scalar(1))
+        rows = pc.shift_right(known, integer_scalar(1))
+        is_end = pc.equal(pc.bit_wise_and(known, integer_scalar(1)), integer_scalar(1))
         starts, ends = (self._take_values(rows, name) for name in (_SEQUENCE, _END))
-        return pc.if_else(pc.fill_null(is_end, False), ends, starts)
+        return pc.if_else(pc.fill_null(is_end, FALSE), ends, starts)
 
 
 def _as_schema(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

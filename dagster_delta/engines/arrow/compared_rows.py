@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.statements.source_buffer import SourceRows
+from dagster_delta.nested_arrays import index_of, numbers_of
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
 from dagster_delta.protocol.schema import DataType, StructType
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.sql.duckdb_sql import duckdb_input, open_database
 from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
@@ -57,7 +58,7 @@ def net_changes(
         place = schema.names.index(CHANGE_TYPE_COLUMN)
         for part in rows.parts(numbers, schema.names) if len(numbers) else ():
             found = rows.take(numbers[part], schema.names)
-            types = pc.take(_KINDS, pa.array(kinds[part]))
+            types = pc.take(_KINDS, index_of(kinds[part]))
             yield found.set_column(place, found.schema.field(place), types)
 
 
@@ -118,11 +119,13 @@ class _Given(msgspec.Struct, frozen=True):
             reader = pa.RecordBatchReader.from_batches(schema, self._inputs(schema))
             connection.register("rows", reader)
             found = connection.sql(query).to_arrow_table()
-        row, version, is_update, is_in, had, kept = (column.to_numpy() for column in found.columns)
-        changed_again = np.unique(version[is_update & (kept < had)])
-        kinds = 2 * is_in + (is_update & ~np.isin(version, changed_again))
+        row, version, is_update, is_in, had, left = (
+            numbers_of(pc.cast(whole_array(column), pa.int64())) for column in found.columns
+        )
+        changed_again = np.unique(version[(is_update == 1) & (left < had)])
+        kinds = 2 * is_in + is_update * ~np.isin(version, changed_again)
         # In one number: comes, number, kind. Two arrays would take several times as long to sort.
-        ordered = np.sort(np.repeat(is_in * _AFTER_ALL + row * len(_KINDS) + kinds, kept))
+        ordered = np.sort(np.repeat(is_in * _AFTER_ALL + row * len(_KINDS) + kinds, left))
         return ordered % _AFTER_ALL // len(_KINDS), ordered % len(_KINDS)
 
     @property
@@ -140,7 +143,7 @@ class _Given(msgspec.Struct, frozen=True):
             kinds = batch[CHANGE_TYPE_COLUMN]
             sign = pc.if_else(pc.is_in(kinds, value_set=_INSERTS), _COMES, _LEAVES)
             own = (
-                pa.array(np.arange(start, start + batch.num_rows)),
+                index_of(np.arange(start, start + batch.num_rows)),
                 sign,
                 pc.is_in(kinds, value_set=_UPDATES),
                 batch[COMMIT_VERSION_COLUMN],
@@ -150,7 +153,7 @@ class _Given(msgspec.Struct, frozen=True):
             yield pa.RecordBatch.from_arrays([*own, *values], schema=schema)
 
 
-_COMES, _LEAVES = pa.scalar(1, pa.int8()), pa.scalar(-1, pa.int8())
+_COMES, _LEAVES = pc.cast(integer_column([1, -1]), pa.int8())
 _OWN = (
     pa.field("n", pa.int64()),
     pa.field("sign", pa.int8()),

@@ -21,6 +21,7 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_values import FALSE, TRUE
 from dagster_delta.python_values import python_rows
 from dagster_delta.sql.constraint import Constraint
 from dagster_delta.sql.expressions import parse_expression
@@ -39,7 +40,7 @@ def refuse_violations(
     `results`: for each constraint a pyarrow boolean Array or ChunkedArray, one value per row.
     """
     for constraint, result in zip(constraints, results, strict=True):
-        passes = pc.fill_null(result, constraint.null_passes)
+        passes = pc.fill_null(result, TRUE if constraint.null_passes else FALSE)
         if pc.all(passes, min_count=0).as_py():
             continue
         positions = pc.indices_nonzero(pc.invert(passes))

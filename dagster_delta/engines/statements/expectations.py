@@ -24,7 +24,9 @@ from dagster_delta.errors import MAX_EXAMPLES, ExpectationFailed
 from dagster_delta.parquet.store_assignment import assign_rows
 from dagster_delta.parquet.writer import DataFileWriter
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.python_values import python_rows
 from dagster_delta.sql.expectation import Expectation
@@ -73,7 +75,7 @@ class RowObserver(AbstractContextManager["RowObserver"]):
         self._rows += rows.num_rows
         broken = {}
         for expectation, result in zip(self._expectations, results, strict=True):
-            holds = pc.fill_null(result, fill_value=False)
+            holds = pc.fill_null(result, FALSE)
             if not pc.all(holds, min_count=0).as_py():
                 broken[expectation] = pc.invert(holds)
         if not broken:
@@ -148,8 +150,8 @@ def _rows_beside(
     aside: SetAside, texts: Sequence[str], reasons: Sequence[Sequence[str]]
 ) -> pa.RecordBatch:
     columns = {
-        "row": pa.array(texts, pa.string()),
-        "reasons": pa.array(reasons, pa.list_(pa.string())),
+        "row": string_column(texts),
+        "reasons": column_of(reasons, pa.list_(pa.string())),
         **{name: pa.array([value] * len(texts)) for name, value in aside.constants.items()},
     }
     batch = pa.RecordBatch.from_pydict(columns)
@@ -229,7 +231,7 @@ class ObservedReader(AbstractContextManager["ObservedReader"]):
             # Conditions see the types of a table; the rows themselves are cast when written.
             batch, typed = given, assign_rows(given, self._schema, table=self._table)
             if self._left_out is not None:
-                inside = pc.fill_null(self._left_out.evaluate_filter(typed), fill_value=False)
+                inside = pc.fill_null(self._left_out.evaluate_filter(typed), FALSE)
                 batch, typed = (rows.filter(pc.invert(inside)) for rows in (batch, typed))
             results = [condition.evaluate_filter(typed) for condition in self._conditions]
             kept = self._observer.rows_to_write(results, typed)

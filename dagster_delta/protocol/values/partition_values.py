@@ -18,9 +18,13 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
+from dagster_delta.protocol.values.arrow_columns import (
+    integer_column,
+    string_column,
+    whole_array,
+)
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import null_scalar
+from dagster_delta.protocol.values.arrow_values import null_scalar, scalar_of
 from dagster_delta.protocol.values.moments import (
     read_day,
     read_moment,
@@ -123,7 +127,7 @@ def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
         numbers = [None if text is None else read(text) for text in values.to_pylist()]
         arrow_type = to_arrow_type(data_type)
         width = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
-        return pc.cast(pa.array(numbers, width), arrow_type)
+        return pc.cast(pc.cast(integer_column(numbers), width), arrow_type)
     match data_type:
         case PrimitiveType("timestamp"):
             return pc.cast(values, pa.timestamp("us", tz="UTC"))
@@ -152,11 +156,16 @@ def python_values(values: pa.Array) -> list[object]:
     """Values as Arrow's `to_pylist` gives them; dates and times as numbers of days or microseconds
     since the epoch if one is outside the years of Python, 1 to 9999.
     """
+    is_instant = pa.types.is_timestamp(values.type) and values.type.tz is not None
     try:
+        if is_instant:
+            # Of a time with a zone, Arrow looks whether pandas has a type.
+            found = pc.cast(values, pa.timestamp("us")).to_pylist()
+            return [None if value is None else value.replace(tzinfo=dt.UTC) for value in found]
         return list(values.to_pylist())
     except (ValueError, OverflowError):
         width = pa.int32() if values.type.bit_width == 32 else pa.int64()
-        return list(values.cast(width).to_pylist())
+        return list(pc.cast(values, width).to_pylist())
 
 
 def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
@@ -264,7 +273,7 @@ def _serialize_decimal(value: Decimal | int, precision: int, scale: int) -> str:
 
 
 def _serialize_float(value: float, data_type: DataType) -> str:
-    shortest = pa.scalar(value, to_arrow_type(data_type)).cast(pa.string()).as_py()
+    shortest = pc.cast(scalar_of(value, data_type), pa.string()).as_py()
     return java_number(shortest)
 
 

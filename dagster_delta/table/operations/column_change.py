@@ -56,6 +56,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.split_by_size import split_by_size
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
@@ -341,7 +342,7 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
 def _find_unfilled(files: pa.Table, change: ColumnChange) -> pa.Table:
     """The files that do not hold the shadow column."""
     filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change.id)
-    return files.filter(pc.invert(pc.fill_null(filled, False)))
+    return files.filter(pc.invert(pc.fill_null(filled, FALSE)))
 
 
 def plan_for(

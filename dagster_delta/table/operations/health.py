@@ -153,7 +153,7 @@ def _measure_partitions(
         columns = {
             "partition": partition_texts(batch.files["partition_values"], names),
             "size": batch.files["size_bytes"],
-            "small": is_small.cast("int64"),
+            "small": pc.cast(is_small, pa.int64()),
             "bytes": of_small,
         }
         table = pa.Table.from_arrays(list(columns.values()), names=list(columns))

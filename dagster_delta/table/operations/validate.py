@@ -113,7 +113,7 @@ class NewRows(msgspec.Struct, frozen=True):
         if scan.where is not None:
             scan.where.check_embeddable()
         plan = scan.plan()
-        wanted = pc.is_in(plan.files["path"], value_set=pa.array(sorted(self.paths), pa.string()))
+        wanted = pc.is_in(plan.files["path"], value_set=string_column(sorted(self.paths)))
         return embedded_engine().read(replace(plan, files=plan.files.filter(wanted)))
 
 
