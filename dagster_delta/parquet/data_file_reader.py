@@ -458,7 +458,7 @@ class _ColumnSet:
         self._mode = configuration.column_mapping_mode
         self._data_fields = StructType(tuple(f for f in fields if f.name not in partitioned))
         self._constants = [
-            _partition_value(field, configuration.physical_name(field.name))
+            _PartitionColumn(field, configuration.physical_name(field.name))
             if field.name in partitioned
             else None
             for field in fields
@@ -484,24 +484,31 @@ class _ColumnSet:
         data = iter(self.projection(opened).apply(raw))
         values = opened.file.partition_values
         arrays = [
-            next(data) if constant is None else pa.repeat(constant(values), count)
+            next(data) if constant is None else constant.repeated(values, count)
             for constant in self._constants
         ]
         return _build_batch(arrays, self.schema, count)
 
 
-def _partition_value(
-    field: StructField, physical_name: str
-) -> Callable[[Mapping[str, str | None]], pa.Scalar]:
-    """The function from the partition values of a file to the value of a partition column, which it
-    parses once per distinct text.
-    """
+class _PartitionColumn:
+    """A partition column, whose value is one text for each file."""
 
-    @cache
-    def parsed(text: str | None) -> pa.Scalar:
-        return values_of_partition(string_column([text]), field)[0]
+    def __init__(self, field: StructField, physical_name: str) -> None:
+        self._field, self._physical_name = field, physical_name
+        self._parse = cache(self._parse_text)
+        self._last: tuple[str | None, pa.Array] | None = None
 
-    return lambda values: parsed(values.get(physical_name))
+    def repeated(self, values: Mapping[str, str | None], count: int) -> pa.Array:
+        """The value among the partition values of a file, `count` times: a `pa.Array`."""
+        text = values.get(self._physical_name)
+        # Batches of a file share the longest array so far: filling one takes as long as decoding.
+        last = self._last
+        if last is None or last[0] != text or len(last[1]) < count:
+            self._last = last = (text, pa.repeat(self._parse(text), count))
+        return last[1].slice(0, count)
+
+    def _parse_text(self, text: str | None) -> pa.Scalar:
+        return values_of_partition(string_column([text]), self._field)[0]
 
 
 def _matching_row_groups(
