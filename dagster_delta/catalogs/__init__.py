@@ -1,4 +1,4 @@
-"""Tables by the names that a catalog gives them: the port of resolvers, Unity Catalog, and Glue.
+"""Tables by the names that a catalog gives them: Unity Catalog, and Glue.
 
 Tested by `tests/catalogs`.
 """
@@ -6,8 +6,8 @@ Tested by `tests/catalogs`.
 from __future__ import annotations
 
 from dagster_delta.catalogs.glue_catalog import GlueCatalog
-from dagster_delta.catalogs.resolver import CreatingResolver, TableResolver
 from dagster_delta.catalogs.unity_catalog import CatalogColumn, CatalogTable, UnityCatalog
+from dagster_delta.storage import CreatingResolver, TableResolver
 
 __all__ = [
     "CatalogColumn",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -20,8 +20,9 @@ from dagster_delta.catalogs.unity_client import (
     table_path,
 )
 from dagster_delta.catalogs.unity_messages import LoadedTable, StagingTable
-from dagster_delta.catalogs.unity_store import UnityTable
+from dagster_delta.catalogs.unity_table import UnityTable
 from dagster_delta.errors import (
+    StorageFailure,
     TableAlreadyExists,
     TableNotFound,
     UnsupportedFeature,
@@ -37,78 +38,38 @@ from dagster_delta.storage import (
 
 _PAGE = 100
 
+_Answer: TypeAlias = dict[str, Any]
 
-_Item = TypeVar("_Item")
 
-
-class CatalogColumn(msgspec.Struct, frozen=True):
+class CatalogColumn(msgspec.Struct, frozen=True, rename={"type": "type_text"}):
     """A column as the catalog describes it."""
 
     name: str
-    type: str
+    type: str = ""
     """In the catalog's spelling."""
     comment: str | None = None
     nullable: bool = True
 
 
-class CatalogTable(msgspec.Struct, frozen=True):
+class CatalogTable(
+    msgspec.Struct,
+    frozen=True,
+    rename={"location": "storage_location", "format": "data_source_format"},
+):
     """A table as the catalog describes it."""
 
     name: str
     """`catalog.schema.table`."""
-    location: str | None
-    table_type: str
+    location: str | None = None
+    table_type: str = ""
     """`MANAGED`, `EXTERNAL`, or a kind of view."""
-    format: str | None
+    format: str | None = None
     """`DELTA`, or another format, which cannot be opened."""
     comment: str | None = None
     owner: str | None = None
     columns: tuple[CatalogColumn, ...] = ()
     properties: Mapping[str, str] = {}
     table_id: str | None = None
-
-
-class _ColumnInfo(msgspec.Struct):
-    name: str
-    type_text: str = ""
-    comment: str | None = None
-    nullable: bool = True
-
-
-class _TableInfo(msgspec.Struct):
-    """A table in the API before the Delta API."""
-
-    name: str
-    catalog_name: str
-    schema_name: str
-    table_type: str = ""
-    data_source_format: str | None = None
-    storage_location: str | None = None
-    comment: str | None = None
-    owner: str | None = None
-    columns: tuple[_ColumnInfo, ...] | None = None
-    properties: dict[str, str] | None = None
-    table_id: str | None = None
-
-    def describe(self) -> CatalogTable:
-        return CatalogTable(
-            name=join_name(self.catalog_name, self.schema_name, self.name),
-            location=self.storage_location,
-            table_type=self.table_type,
-            format=self.data_source_format,
-            comment=self.comment,
-            owner=self.owner,
-            columns=tuple(
-                CatalogColumn(column.name, column.type_text, column.comment, column.nullable)
-                for column in self.columns or ()
-            ),
-            properties=self.properties or {},
-            table_id=self.table_id,
-        )
-
-
-class _Named(msgspec.Struct):
-    name: str
 
 
 class UnityCatalog:
@@ -266,7 +227,7 @@ class UnityCatalog:
 
     def table(self, name: str) -> CatalogTable:
         """A table as the catalog describes it. Raises TableNotFound, StorageFailure."""
-        return self._client.get_older(f"/tables/{_older_name(name)}", _TableInfo).describe()
+        return _describe_table(self._client.get_older(f"/tables/{_older_name(name)}", _Answer))
 
     def list_tables(self, catalog: str, schema: str | None = None) -> list[CatalogTable]:
         """The tables of a catalog or a schema, of every format, in the order of their names.
@@ -279,14 +240,13 @@ class UnityCatalog:
         found = list[CatalogTable]()
         for name in schemas:
             query = {"catalog_name": catalog, "schema_name": name}
-            listed = self._list("/tables", "tables", query, _TableInfo)
-            found += [info.describe() for info in listed]
+            found += map(_describe_table, self._list("/tables", "tables", query))
         return sorted(found, key=lambda table: table.name)
 
     def list_schemas(self, catalog: str) -> list[str]:
         """The names of the schemas of a catalog. Raises as `list_tables` does."""
         query = {"catalog_name": catalog}
-        return sorted(found.name for found in self._list("/schemas", "schemas", query, _Named))
+        return sorted(found["name"] for found in self._list("/schemas", "schemas", query))
 
     def drop_table(self, name: str) -> None:
         """Remove a table from the catalog, which deletes the files of a table that it manages.
@@ -304,34 +264,45 @@ class UnityCatalog:
         return StoreLocation(table.location, options)
 
     def _resolve_older(self, name: str) -> StoreLocation:
-        info = self._client.get_older(f"/tables/{_older_name(name)}", _TableInfo)
-        if info.data_source_format != "DELTA" or not info.storage_location:
+        info = self.table(name)
+        if info.format != "DELTA" or not info.location:
             raise UnsupportedFeature(
                 f"{name} is not a Delta table with files of its own, but "
-                f"{info.data_source_format or info.table_type}"
+                f"{info.format or info.table_type}"
             )
         return self._locate(
             UnityTable(
                 self._server,
                 name,
-                info.storage_location,
+                info.location,
                 info.table_id,
                 commits="storage",
                 is_older=True,
             )
         )
 
-    def _list(
-        self, path: str, key: str, query: Mapping[str, object], item: type[_Item]
-    ) -> Iterator[_Item]:
+    def _list(self, path: str, key: str, query: Mapping[str, object]) -> Iterator[_Answer]:
         token: str | None = None
         while True:
             asked = {**query, "max_results": _PAGE, **({"page_token": token} if token else {})}
-            answer = self._client.get_older(path, dict[str, Any], asked)
-            yield from msgspec.convert(answer.get(key) or [], list[item])  # type: ignore[valid-type]
+            answer = self._client.get_older(path, _Answer, asked)
+            yield from answer.get(key) or ()
             token = answer.get("next_page_token")
             if not token:
                 return
+
+
+def _describe_table(info: _Answer) -> CatalogTable:
+    """A table as the API before the Delta API describes it."""
+    known = {name: value for name, value in info.items() if value is not None}
+    parts = (known.get(f"{part}name", "") for part in ("catalog_", "schema_", ""))
+    try:
+        return msgspec.convert({**known, "name": join_name(*parts)}, CatalogTable)
+    except msgspec.ValidationError as error:
+        raise StorageFailure(
+            f"Unity Catalog describes the table {known.get('name')} in a way that cannot be read "
+            f"({error}); check that the URI is that of a Unity Catalog"
+        ) from None
 
 
 def _older_name(name: str) -> str:

@@ -18,7 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, SSLError
 
 from dagster_delta._version import __version__
 from dagster_delta.errors import (
@@ -243,12 +243,17 @@ class UnityClient:
         headers["User-Agent"] = f"dagster-delta-protocol/{__version__}"
         try:
             return self._pool.request(method, url, headers=headers, redirect=False, **sent)
+        except SSLError as error:
+            cause = error.__cause__ or error
+            reason = getattr(cause, "verify_message", None) or cause
+            problem = f"has no TLS connection that is trusted here ({reason})"
+            remedy = "name the file of a private authority's certificates by ca_bundle, which is "
+            remedy += self._server.ca_bundle or "not set"
         except HTTPError as error:
-            reason = type(error.__cause__ or error).__name__
-        raise CatalogRefusal(
-            f"Unity Catalog at {self._server.uri} did not answer ({reason}): check the URI, the "
-            "network and the certificates"
-        )
+            problem = f"did not answer ({type(error.__cause__ or error).__name__})"
+            remedy = "check the URI and the network"
+        place = urlsplit(url).netloc
+        raise CatalogRefusal(f"Unity Catalog at {place} {problem}: {remedy}")
 
     def _authorization(self) -> str:
         if self._server.client_id is None:

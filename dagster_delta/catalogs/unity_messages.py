@@ -158,12 +158,7 @@ def describe_commit(
         known: the table as the catalog describes it.
         before: metadata of the version before; None if it is not known.
     """
-    return [
-        {"action": "add-commit", "commit": file},
-        *_describe_metadata(commit.metadata, known, before),
-        *_describe_protocol(commit.protocol),
-        *_describe_domains(commit.domain_metadata),
-    ]
+    return [{"action": "add-commit", "commit": file}, *_describe_changes(commit, known, before)]
 
 
 def describe_external_change(
@@ -172,11 +167,7 @@ def describe_external_change(
     """The updates that tell the catalog how a commit changes an external table; none if it changes
     rows alone.
     """
-    changes = [
-        *_describe_metadata(commit.metadata, known, before),
-        *_describe_protocol(commit.protocol),
-        *_describe_domains(commit.domain_metadata),
-    ]
+    changes = list(_describe_changes(commit, known, before))
     if not changes:
         return []
     info = commit.commit_info or {}
@@ -250,11 +241,19 @@ def changes_metadata(updates: list[dict[str, object]]) -> bool:
     return any(update["action"] not in ("add-commit", "set-domain-metadata") for update in updates)
 
 
-def _describe_metadata(
-    metadata: Metadata | None, known: TableMetadata, before: Metadata | None
+def _describe_changes(
+    commit: CommitActions, known: TableMetadata, before: Metadata | None
 ) -> Iterator[dict[str, object]]:
-    if metadata is None:
-        return
+    if commit.metadata is not None:
+        yield from _describe_metadata(commit.metadata, known, before)
+    if commit.protocol is not None:
+        yield {"action": "set-protocol", "protocol": ProtocolMessage.of_action(commit.protocol)}
+    yield from _describe_domains(commit.domain_metadata)
+
+
+def _describe_metadata(
+    metadata: Metadata, known: TableMetadata, before: Metadata | None
+) -> Iterator[dict[str, object]]:
     columns = columns_of_schema(metadata.schema_string)
     if columns != known.columns:
         yield {"action": "set-columns", "columns": columns}
@@ -272,11 +271,6 @@ def _describe_metadata(
     earlier = held if before is None else before.configuration
     if gone := sorted(key for key in earlier if key in held and key not in wanted):
         yield {"action": "remove-properties", "removals": gone}
-
-
-def _describe_protocol(protocol: Protocol | None) -> Iterator[dict[str, object]]:
-    if protocol is not None:
-        yield {"action": "set-protocol", "protocol": ProtocolMessage.of_action(protocol)}
 
 
 def _describe_domains(domains: tuple[DomainMetadata, ...]) -> Iterator[dict[str, object]]:

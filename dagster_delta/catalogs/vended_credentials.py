@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -33,10 +34,17 @@ _NAMES = {
     "gcs.oauth-token": "token",
 }
 """The catalog's names of credentials, and those of the clouds' providers."""
+_OLDER_GROUPS = {
+    "s3": "aws_temp_credentials",
+    "azure": "azure_user_delegation_sas",
+    "gcs": "gcp_oauth_token",
+}
 _RENEWED_SECONDS = 300
 """Credentials are asked for again so long before they expire."""
 _PAUSE_SECONDS = 5
 """How long after a failure they are asked for again while the held ones are valid."""
+
+_Answer = TypeVar("_Answer")
 
 
 class CredentialSource(msgspec.Struct, frozen=True):
@@ -106,60 +114,37 @@ class CredentialSource(msgspec.Struct, frozen=True):
 
     def _ask_by_name(self) -> Credentials:
         client, path = client_of(self.server), f"{table_path(self.table)}/credentials"
-        try:
-            return client.get(path, Credentials, {"operation": "READ_WRITE"})
-        except CatalogRefusal as refusal:
-            if refusal.status != 403:
-                raise
-            return client.get(path, Credentials, {"operation": "READ"})
+        return _with_fewer_rights(lambda op: client.get(path, Credentials, {"operation": op}))
 
     def _fetch_older(self) -> StorageCredential:
-        client = client_of(self.server)
-        for operation in ("READ_WRITE", "READ"):
+        client, path = client_of(self.server), "/temporary-table-credentials"
+
+        def ask(operation: str) -> dict[str, Any]:
             body = {"table_id": self.older_table_id, "operation": operation}
-            try:
-                found = client.post_older("/temporary-table-credentials", body, _OlderCredentials)
-            except CatalogRefusal as refusal:
-                if refusal.status != 403 or operation == "READ":
-                    raise
-            else:
-                return found.as_credential(self.location)
-        raise AssertionError
+            return client.post_older(path, body, dict[str, Any])
+
+        found = _with_fewer_rights(ask)
+        config = {name: _find_older(found, *name.split(".")) for name in _NAMES}
+        return StorageCredential(self.location, "", found.get("expiration_time"), config)
+
+
+def _with_fewer_rights(ask: Callable[[str], _Answer]) -> _Answer:
+    """The answer for writers, or for readers if the caller may not write."""
+    try:
+        return ask("READ_WRITE")
+    except CatalogRefusal as refusal:
+        if refusal.status != 403:
+            raise
+        return ask("READ")
+
+
+def _find_older(answer: Mapping[str, Any], cloud: str, key: str) -> str | None:
+    """A credential in an answer of the API before the Delta API."""
+    return (answer.get(_OLDER_GROUPS[cloud]) or {}).get(key.replace("-", "_"))
 
 
 def _is_below(location: str, prefix: str) -> bool:
     return f"{location.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/") if prefix else True
-
-
-class _OlderAws(msgspec.Struct):
-    access_key_id: str = ""
-    secret_access_key: str = ""
-    session_token: str = ""
-
-
-class _OlderToken(msgspec.Struct):
-    sas_token: str = ""
-    oauth_token: str = ""
-
-
-class _OlderCredentials(msgspec.Struct):
-    """Credentials of the API before the Delta API."""
-
-    aws_temp_credentials: _OlderAws | None = None
-    azure_user_delegation_sas: _OlderToken | None = None
-    gcp_oauth_token: _OlderToken | None = None
-    expiration_time: int | None = None
-
-    def as_credential(self, location: str) -> StorageCredential:
-        aws = self.aws_temp_credentials or _OlderAws()
-        config = {
-            "s3.access-key-id": aws.access_key_id,
-            "s3.secret-access-key": aws.secret_access_key,
-            "s3.session-token": aws.session_token,
-            "azure.sas-token": (self.azure_user_delegation_sas or _OlderToken()).sas_token,
-            "gcs.oauth-token": (self.gcp_oauth_token or _OlderToken()).oauth_token,
-        }
-        return StorageCredential(location, "", self.expiration_time, {**config})
 
 
 class _HeldCredentials:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from dagster_delta.catalogs import CreatingResolver, GlueCatalog, TableResolver, UnityCatalog
+from dagster_delta.catalogs import CatalogTable, GlueCatalog, UnityCatalog
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import (
@@ -20,8 +20,23 @@ from dagster_delta.orchestration.storage_options import (
     make_secret_field,
     refuse_mask,
 )
-from dagster_delta.storage import StoreLocation, absolute_uri, catalog_uri, resolve_variable
+from dagster_delta.storage import (
+    CreatingResolver,
+    StoreLocation,
+    TableResolver,
+    absolute_uri,
+    catalog_uri,
+    resolve_variable,
+)
 from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = [
+    "CatalogResource",
+    "CatalogTable",
+    "GlueCatalogResource",
+    "UnityCatalogResource",
+    "WritableTables",
+]
 
 
 class CatalogResource(KnownFieldsOnly, dg.ConfigurableResource[TableResolver]):

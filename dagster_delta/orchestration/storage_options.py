@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from dagster import Config
 from pydantic import ConfigDict, Field
 
-from dagster_delta.catalogs import TableResolver
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.storage import TableResolver
 
 _MASK = "********"
 """The Launchpad's placeholder for a secret, which it sends back as the value of a run."""

@@ -22,12 +22,20 @@ from dagster_delta.storage.locations import (
     resolve_variable,
     scheme_of,
 )
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.object_store import (
+    CreatingResolver,
+    ObjectMeta,
+    ObjectStore,
+    StoreLocation,
+    TableResolver,
+)
 
 __all__ = [
+    "CreatingResolver",
     "ObjectMeta",
     "ObjectStore",
     "StoreLocation",
+    "TableResolver",
     "absolute_uri",
     "canonical_uri",
     "catalog_name",

@@ -13,9 +13,10 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.catalogs import UnityCatalog
+from dagster_delta.catalogs.managed_log import ManagedLogStore
 from dagster_delta.catalogs.unity_client import CatalogRefusal, UnityClient
 from dagster_delta.catalogs.unity_client import UnityServer as Address
-from dagster_delta.catalogs.unity_store import ManagedLogStore, UnityTable
+from dagster_delta.catalogs.unity_table import UnityTable
 from dagster_delta.catalogs.vended_credentials import CredentialSource
 from dagster_delta.errors import (
     CommitStateUnknown,

@@ -17,7 +17,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.catalogs import UnityCatalog
-from dagster_delta.catalogs.unity_store import ManagedLogStore
+from dagster_delta.catalogs.managed_log import ManagedLogStore
 from tests.catalogs.test_managed_tables import NAME, ROWS, create_table, ids_of, open_table
 from tests.catalogs.unity_server import MAX_UNPUBLISHED, UnityServer
 from tests.reference.jars import hadoop_class_path

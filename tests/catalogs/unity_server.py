@@ -11,6 +11,7 @@ Source: `spec/protocols/ManagedTablesSpec.md` and `api/delta.yaml` of unitycatal
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 import urllib.parse
@@ -95,8 +96,8 @@ class Table:
     def is_catalog_managed(self) -> bool:
         return "catalogManaged" in self.protocol.get("writer-features", [])
 
-    def answer(self) -> dict[str, Any]:
-        """The response to loading it."""
+    def all_properties(self) -> dict[str, str]:
+        """Its properties, and those that the catalog derives."""
         derived = {
             "delta.minReaderVersion": str(self.protocol.get("min-reader-version", 1)),
             "delta.minWriterVersion": str(self.protocol.get("min-writer-version", 1)),
@@ -111,6 +112,10 @@ class Table:
         if "delta.rowTracking" in self.domains:
             mark = self.domains["delta.rowTracking"]["rowIdHighWaterMark"]
             derived["delta.rowTracking.rowIdHighWaterMark"] = str(mark)
+        return {**self.properties, **derived}
+
+    def answer(self) -> dict[str, Any]:
+        """The response to loading it."""
         found: dict[str, Any] = {
             "metadata": {
                 "etag": f"etag-{self.etag}",
@@ -121,7 +126,7 @@ class Table:
                 "updated-time": self.etag,
                 "columns": self.columns,
                 "partition-columns": self.partition_columns,
-                "properties": {**self.properties, **derived},
+                "properties": self.all_properties(),
                 "last-commit-version": self.last_update[0],
                 "last-commit-timestamp-ms": self.last_update[1],
             }
@@ -149,7 +154,13 @@ class Fault:
 class UnityServer:
     """The server, on a port of its own; `with` ends it."""
 
-    def __init__(self, root: Path, *, tokens: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        tokens: set[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.root = root
         self.lock = threading.RLock()
         self.schemas: dict[tuple[str, str], dict[str, Table]] = {}
@@ -170,7 +181,13 @@ class UnityServer:
         handler = type("Handler", (_Handler,), {"server_state": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
-        self.uri = f"http://127.0.0.1:{self._http.server_port}"
+        if tls is not None:
+            # The handshake is done by the thread of each request.
+            self._http.socket = tls.wrap_socket(
+                self._http.socket, server_side=True, do_handshake_on_connect=False
+            )
+        scheme = "http" if tls is None else "https"
+        self.uri = f"{scheme}://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.create_schema("main", "shop")
@@ -557,15 +574,22 @@ def older_info(catalog: str, schema: str, table: Table) -> Any:
         "comment": table.comment,
         "owner": table.owner,
         "table_id": table.table_id,
-        "properties": table.properties,
+        "properties": table.all_properties(),
         "columns": [
             {
                 "name": column["name"],
                 "type_text": column["type"] if isinstance(column["type"], str) else "struct",
                 "comment": column["metadata"].get("comment"),
                 "nullable": column["nullable"],
+                "position": position,
+                "type_name": str(column["type"]).upper()
+                if isinstance(column["type"], str)
+                else "STRUCT",
+                "type_precision": 0,
+                "type_scale": 0,
+                "type_json": json.dumps(column),
             }
-            for column in table.columns.get("fields", [])
+            for position, column in enumerate(table.columns.get("fields", []))
         ],
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
-from dagster_delta.catalogs import CatalogColumn, CatalogTable
-from dagster_delta.orchestration.catalogs import UnityCatalogResource
+from dagster_delta.orchestration.catalogs import CatalogTable, UnityCatalogResource
 from dagster_delta.orchestration.components.external_tables import (
     DiscoveredTablesComponent,
     asset_key_of_parts,
@@ -111,7 +109,7 @@ class UnityCatalogComponent(DiscoveredTablesComponent):
             "unity_catalog/table_type": table.table_type,
         }
         if table.columns:
-            shown["dagster/column_schema"] = describe_columns(table.columns)
+            shown["dagster/column_schema"] = describe_columns(table)
         return delta_asset_spec(
             asset_key_of_parts(self.key_prefix, table.name.split(".")),
             catalog_uri(table.name),
@@ -121,7 +119,7 @@ class UnityCatalogComponent(DiscoveredTablesComponent):
         )
 
 
-def describe_columns(columns: Iterable[CatalogColumn]) -> dg.TableSchemaMetadataValue:
+def describe_columns(table: CatalogTable) -> dg.TableSchemaMetadataValue:
     """The columns of a table as its catalog has them."""
     return dg.MetadataValue.table_schema(
         dg.TableSchema(
@@ -132,7 +130,7 @@ def describe_columns(columns: Iterable[CatalogColumn]) -> dg.TableSchemaMetadata
                     description=column.comment,
                     constraints=dg.TableColumnConstraints(nullable=column.nullable),
                 )
-                for column in columns
+                for column in table.columns
             ]
         )
     )

@@ -16,7 +16,6 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from dagster_delta.catalogs import TableResolver
 from dagster_delta.orchestration.catalogs import (
     CatalogResource,
     GlueCatalogResource,
@@ -25,6 +24,7 @@ from dagster_delta.orchestration.catalogs import (
 from dagster_delta.orchestration.known_fields import DescribedFields
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions
+from dagster_delta.storage import TableResolver
 
 
 class DeltaComponent(dg.Component):
