@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
@@ -153,13 +154,17 @@ def plan_publication(head: Snapshot, production: ObjectStore) -> Publication:
             is_published=is_published(head, newest),
         )
     base = _load_base(head, newest, production)
-    beginning = None if base is None else _load_beginning(head, base)
     _check_publishable(head, base)
+    beginning = None
+    with suppress(VersionNotFound):
+        if begun is not None:
+            beginning = Snapshot.load(head.store, version=begun.clone_version)
     positions = positions_to_change(base, head)
-    if beginning is not None and (
-        beginning.transaction_version(CHANGE_MEMORY) == head.transaction_version(CHANGE_MEMORY)
-    ):
-        positions.pop(CHANGE_MEMORY, None)
+    # The memories of the branch and of production count versions of their own.
+    positions.pop(CHANGE_MEMORY, None)
+    memory = head.transaction_version(CHANGE_MEMORY)
+    if beginning is None or beginning.transaction_version(CHANGE_MEMORY) != memory:
+        positions |= {} if memory is None else {CHANGE_MEMORY: memory}
     names = _ProductionNames(head, base)
     files = names.of(head.live_files())
     return Publication(
@@ -334,28 +339,20 @@ def _find_change(production: ObjectStore, version: int) -> str | None:
 # What comes over
 
 
-def _load_beginning(head: Snapshot, base: Snapshot) -> Snapshot:
-    """The branch's table as it began, which need not be all that production's was: one that begins
-    again keeps its protocol and some properties. After a clean-up of its log, production's.
-    """
-    begun = BranchBase.of(head)
-    try:
-        return base if begun is None else Snapshot.load(head.store, version=begun.clone_version)
-    except VersionNotFound:
-        return base
-
-
 def _published_configuration(
     head: Snapshot, base: Snapshot | None, beginning: Snapshot | None
 ) -> TableConfiguration:
+    """`beginning`: the branch's table as it began, which need not be all that production's was: one
+    that begins again keeps some properties. None after a clean-up of its log.
+    """
     metadata = head.metadata.without(*BRANCH_PROPERTIES)
-    if base is None or beginning is None:
+    if base is None:
         metadata = replace(metadata.without(*OF_THE_LOG), id=str(uuid.uuid4()))
         return TableConfiguration(head.protocol, metadata)
     own = TableConfiguration(head.protocol, metadata)
     published = restored_configuration(base.configuration, own)
     # A restored version has those of today; what was set in the branch is as new as the branch.
-    begun, now = beginning.metadata.configuration, head.metadata.configuration
+    begun, now = (beginning or base).metadata.configuration, head.metadata.configuration
     changed = [key for key in _PUBLISHED_SWITCHES if begun.get(key) != now.get(key)]
     published = set_properties(published, {key: now[key] for key in changed if key in now})
     unset = [key for key in changed if key not in now]

@@ -102,6 +102,22 @@ def test_random_events_in_branches_give_the_rows_of_all_events(root: str, scd_ty
             assert rows_of(table, *COLUMNS[scd_type]) == MODELS[scd_type](applied)
 
 
+def test_memories_of_equal_versions_are_not_taken_for_each_other(root: str) -> None:
+    for number in range(4):
+        seen = [event(20 + key, 30, "D") for key in range(number)]
+        table = create(f"{root}{number}", 1, event(1, 10, "D"))
+        for one in seen:
+            apply(table, [one], 1)
+        branch = Branch(f"{root}{number}", "dev")
+        own = branch.begin(table.uri)
+        assert own is not None
+        apply(own, [event(2, 20, "D")], 1)
+        branch.publish()
+        apply(table, [event(2, 15, "U")], 1)
+        table.refresh()
+        assert rows_of(table, "k") == [(9,)]
+
+
 def test_new_table_is_published_with_what_it_remembers(root: str) -> None:
     branch, uri = Branch(root, "dev"), f"{root}/t"
     assert branch.begin(uri) is None
