@@ -325,6 +325,28 @@ def test_a_branch_is_published_as_the_guide_says(
         assert not Path("lake/_branches/cheaper-orders").exists()
 
 
+def test_workflow_publishes_and_drops_a_branch_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (workflow,) = re.findall(
+        r"(?ms)^```yaml\n(# .github.*?)^```", (DOCS / "branches.md").read_text()
+    )
+    steps = [step.get("run", "") for step in yaml.safe_load(workflow)["jobs"]["branch"]["steps"]]
+    configs = [echo[1] for step in steps if (echo := re.search("echo '(.*)' > ", step))]
+    monkeypatch.setenv("BRANCH", "feature/x")
+    guide, found = program("branches.md", monkeypatch), []
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materialize(guide, instance, "orders")
+        job = guide["defs"].resolve_job_def("delta_branch")
+        for config in configs:
+            given = yaml.safe_load(config)
+            assert job.execute_in_process(instance=instance, run_config=given).success
+            branches = [entry.name for entry in Path("lake/_branches").iterdir()]
+            found.append((len(rows("lake/public/orders")), bool(branches)))
+    assert found == [(3, True), (3, False)]
+
+
 def test_old_rows_are_deleted_as_the_guide_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
