@@ -247,17 +247,15 @@ def branch_metadata(branch: Branch | None, snapshot: Snapshot) -> RawMetadata:
     production = source_of(snapshot)
     if branch is None or branch_of(snapshot) != branch.name or production is None:
         return {}
-    base = BranchBase.of(snapshot)
-    facts: RawMetadata = {"delta/branch": branch.name}
-    if base is not None:
-        facts["delta/branch_base"] = base.version
-    if snapshot.is_large_and_unread or snapshot.num_files > _MAX_COMPARED_FILES:
-        return facts
-    try:
-        planned = branch.diff(production)
-    except (DeltaError, OSError) as error:
-        # The rows are written: production may have moved on.
-        _LOG.info("the difference of the branch to production is not shown: %s", error)
-        return facts
-    facts["delta/branch_difference"] = MetadataValue.md(planned.to_markdown())
+    facts: RawMetadata = {
+        f"delta/{key}": value for key, value in branch_facts(branch, snapshot).items()
+    }
+    if not snapshot.is_large_and_unread and snapshot.num_files <= _MAX_COMPARED_FILES:
+        try:
+            difference = MetadataValue.md(branch.diff(production).to_markdown())
+        except (DeltaError, OSError) as error:
+            # The rows are written: production may have moved on.
+            _LOG.info("the difference of the branch to production is not shown: %s", error)
+        else:
+            facts["delta/branch_difference"] = difference
     return facts

@@ -147,7 +147,7 @@ def test_published_assets_are_materialized(lake) -> None:
     assert lake.instance.fetch_materializations(orders.key, limit=1).records
     run_branch_job(lake, "drop")
     assert not Path(branch_of(lake).uri).exists()
-    assert run_branch_job(lake, "drop") == "nothing to drop: there is no branch 'dev'"
+    assert run_branch_job(lake, "drop").startswith("nothing to drop: there is no branch 'dev'")
 
 
 def test_masked_values_are_not_in_the_difference(lake) -> None:

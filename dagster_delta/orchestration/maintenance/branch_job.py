@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import dagster as dg
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.nearest_name import nearest_name
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly, checked_arguments
 from dagster_delta.orchestration.maintenance.jobs import (
     changed_partitions,
@@ -103,12 +103,7 @@ def delta_branch_job(
 
     @dg.op(name=f"{name}__run", out=dg.Out(dg.Nothing), required_resource_keys={io_manager_key})
     def work(context: dg.OpExecutionContext, config: DeltaBranchConfig) -> None:
-        manager = getattr(context.resources, io_manager_key)
-        if not isinstance(manager, DeltaIOManager):
-            raise InvalidArgument(
-                f"the resource {io_manager_key!r} is a {type(manager).__name__}, not a "
-                "DeltaIOManager: name the one that stores the assets with io_manager_key"
-            )
+        manager = delta_io_manager(context.resources, io_manager_key, asset=f"of the job {name}")
         _BranchRun(context, manager, known, config).run()
 
     @dg.graph(name=f"{name}_graph")
@@ -141,49 +136,53 @@ class _BranchRun:
         }
 
     def run(self) -> None:
-        action = self._config.action
+        action, facts = self._config.action, {}
         if action in ("list", "drop") and self._config.tables:
             raise InvalidArgument(
                 f"{action} takes no tables: it is about the whole branch; leave tables out"
             )
         if action == "list":
-            self._list()
-            return
-        branch = self._manager.find_branch(self._config.branch)
-        if branch is None:
+            text = self._list()
+        else:
+            branch = self._manager.find_branch(self._config.branch)
+            if branch is None:
+                raise InvalidArgument(
+                    "name the branch in the config of the run, or set branch of the IO manager"
+                )
+            text, facts = self._act(branch), {"delta/branch": branch.name}
+        self._context.log.info(text)
+        self._context.add_output_metadata({"delta/report": dg.MetadataValue.md(text), **facts})
+
+    def _act(self, branch: Branch) -> str:
+        """Do what the run is asked to do with the branch; the report."""
+        action, is_dry = self._config.action, self._config.dry_run
+        if branch.created_ms is None:
+            text = f"there is no branch {branch.name!r} at {branch.uri}"
+            if action == "drop":
+                return f"nothing to drop: {text}"
             raise InvalidArgument(
-                "name the branch in the config of the run, or set branch of the IO manager"
+                f"{text}: it begins with the first asset that is materialized with it"
             )
         if action == "drop":
-            self._drop(branch)
-            return
-        if branch.created_ms is None:
-            raise InvalidArgument(
-                f"there is no branch {branch.name!r} at {branch.uri}: it begins with the first "
-                "asset that is materialized with it"
-            )
+            files = counted(len(branch.drop(dry_run=is_dry)), "file")
+            return f"{files} of {branch.uri} {'would be' if is_dry else 'were'} deleted"
         uris = self._find_tables(branch)
-        if action == "publish" and not self._config.dry_run:
-            self._publish(branch, uris)
-        elif action == "rebase":
-            self._rebase(branch, uris)
-        else:
-            self._compare(branch, uris)
+        if action == "rebase":
+            return self._rebase(branch, uris)
+        if action == "publish" and not is_dry:
+            return self._publish(branch, uris)
+        return "\n".join(self._compare(branch, uri) for uri in uris) or "The branch has no tables."
 
-    def _rebase(self, branch: Branch, uris: list[str]) -> None:
-        options = self._manager.storage_options.to_options()
+    def _rebase(self, branch: Branch, uris: list[str]) -> str:
+        options, is_dry = self._manager.storage_options.to_options(), self._config.dry_run
         known = [uri for uri in uris if DeltaTable.is_delta_table(uri, storage_options=options)]
-        for uri in uris:
-            text = "is in the branch alone, and stays as it is"
-            if uri in known:
-                text = "would begin again"
-                if not self._config.dry_run:
-                    text = f"began again, as version {branch.rebase(uri).version()}"
-            self._context.log.info(f"{self._name(uri)} {text}")
-        verb = "would begin" if self._config.dry_run else "began"
-        own = f"; {len(uris) - len(known)} in the branch alone stay as they are"
-        text = f"{counted(len(known), 'table')} {verb} again from production"
-        self._report(branch, text + (own if len(known) < len(uris) else ""))
+        for uri in known if not is_dry else ():
+            version = branch.rebase(uri).version()
+            self._context.log.info(f"{self._name(uri)} began again, as version {version}")
+        begun = f"{counted(len(known), 'table')} {'would begin' if is_dry else 'began'} again"
+        left = len(uris) - len(known)
+        own = f"; {left} in the branch alone stay as they are" if left else ""
+        return f"{begun} from production{own}"
 
     def _find_tables(self, branch: Branch) -> list[str]:
         named = {table.name: uri for uri, table in self._assets.items()}
@@ -202,24 +201,21 @@ class _BranchRun:
         table = self._assets.get(absolute_uri(uri))
         return uri if table is None else table.name
 
-    def _list(self) -> None:
+    def _list(self) -> str:
         lines = ["| branch | since (UTC) | tables |", "|---|---|---|"]
         for branch in self._manager.list_branches():
             names = ", ".join(map(self._name, branch.tables()[:_MAX_NAMED])) or "none yet"
             name = plain_markdown(branch.name)
             lines.append(f"| {name} | {spell_time(branch.created_ms or 0)} | {names} |")
-        self._show("\n".join(lines), {})
+        return "\n".join(lines)
 
-    def _compare(self, branch: Branch, uris: list[str]) -> None:
-        parts = []
-        for uri in uris:
-            try:
-                planned = branch.diff(uri)
-                text = planned.to_markdown() + "\n".join(self._render_changes(uri, planned))
-            except DeltaError as error:
-                text = f"It cannot be published: {error}"
-            parts.append(f"### {self._name(uri)}\n\n{text}")
-        self._show("\n".join(parts) or "The branch has no tables.", {"delta/branch": branch.name})
+    def _compare(self, branch: Branch, uri: str) -> str:
+        try:
+            planned = branch.diff(uri)
+            text = planned.to_markdown() + "\n".join(self._render_changes(uri, planned))
+        except DeltaError as error:
+            text = f"It cannot be published: {error}"
+        return f"### {self._name(uri)}\n\n{text}"
 
     def _render_changes(self, uri: str, planned: Publication) -> Iterator[str]:
         """The first rows that the branch has changed, as lines of a table."""
@@ -243,7 +239,7 @@ class _BranchRun:
             yield f"| {' | '.join(map(plain_markdown, cells))} |"
         yield ""
 
-    def _publish(self, branch: Branch, uris: list[str]) -> None:
+    def _publish(self, branch: Branch, uris: list[str]) -> str:
         context = self._context
         results = branch.publish(
             uris,
@@ -254,10 +250,9 @@ class _BranchRun:
             on_published=self._report_published,
             max_bytes=self._config.max_bytes,
         )
-        done = [uri for uri, result in results.items() if not result.skipped]
-        skipped = len(results) - len(done)
-        text = f"{counted(len(done), 'table')} published, {skipped} had nothing to publish"
-        self._report(branch, text)
+        skipped = sum(result.skipped for result in results.values())
+        done = counted(len(results) - skipped, "table")
+        return f"{done} published, {skipped} had nothing to publish"
 
     def _report_published(self, uri: str, result: CommitResult) -> None:
         if not result.skipped:
@@ -275,23 +270,6 @@ class _BranchRun:
             known = {} if event is None else event.tags or {}
             if data_version_tags(result.snapshot, instance, key).items() <= known.items():
                 return
-        options = self._manager.storage_options.to_options()
-        table = DeltaTable(uri, storage_options=options)
+        table = DeltaTable(uri, storage_options=self._manager.storage_options.to_options())
         published = f"Published as version {table.version()}"
         report_table(self._context, maintained, table, {}, described=published)
-
-    def _drop(self, branch: Branch) -> None:
-        if branch.created_ms is None:
-            self._report(branch, f"nothing to drop: there is no branch {branch.name!r}")
-            return
-        paths = branch.drop(dry_run=self._config.dry_run)
-        verb = "would be deleted" if self._config.dry_run else "were deleted"
-        self._report(branch, f"{counted(len(paths), 'file')} of {branch.uri} {verb}")
-
-    def _report(self, branch: Branch, text: str) -> None:
-        self._show(text, {"delta/branch": branch.name})
-
-    def _show(self, text: str, facts: Mapping[str, Any]) -> None:
-        self._context.log.info(text)
-        report = {"delta/report": dg.MetadataValue.md(text), **facts}
-        self._context.add_output_metadata(report)

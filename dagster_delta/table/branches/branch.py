@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -446,15 +446,12 @@ class Branch:
         newest = Snapshot.load(store)
         listing = list_log(store, end=newest.version)
         version = newest_version_until(store, listing, newest.configuration, declared.created_ms)
-        if version is None and 0 in listing.commits:
-            raise TableNotFound(
-                f"production had no table here when the pinned branch {self.name!r} began",
-                table=production,
-            )
         if version is None:
-            raise VersionNotFound(
-                "production's log does not reach back to the time when the pinned branch "
-                f"{self.name!r} began: use a branch that is not pinned, or begin another one",
+            is_new = 0 in listing.commits
+            raise (TableNotFound if is_new else VersionNotFound)(
+                f"the log of production's table does not reach back to the time when the pinned "
+                f"branch {self.name!r} began"
+                + ("" if is_new else ": use one that is not pinned, or begin another one"),
                 table=production,
             )
         return version
@@ -529,17 +526,13 @@ def find_branches(
         branch_root_uri: where the branches are; by default below `root_uri`.
         branch_storage_options: of the branches; those of production by default.
     """
-    own = storage_options if branch_storage_options is None else branch_storage_options
-    root = str(resolve_variable(root_uri))
-    place = root if branch_root_uri is None else str(resolve_variable(branch_root_uri))
-    return [
-        Branch(
-            root_uri,
-            declared.name,
-            storage_options=storage_options,
-            branch_root_uri=branch_root_uri,
-            branch_storage_options=branch_storage_options,
-            pinned=declared.pinned,
-        )
-        for declared in list_branches(root, place, own or {})
-    ]
+    options: dict[str, Any] = {
+        "storage_options": storage_options,
+        "branch_root_uri": branch_root_uri,
+        "branch_storage_options": branch_storage_options,
+    }
+    any_branch = Branch(root_uri, "any", **options)
+    found = list_branches(
+        any_branch.root_uri, any_branch.branch_root_uri, any_branch.storage_options
+    )
+    return [Branch(root_uri, declared.name, **options) for declared in found]

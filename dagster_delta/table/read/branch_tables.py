@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -72,25 +73,18 @@ class BranchTable(msgspec.Struct, frozen=True):
     store: ObjectStore
     """Of the table in the branch, which need not exist."""
 
-    def versions(self, production: ObjectStore) -> list[Snapshot]:
+    def versions(self, production: ObjectStore) -> Iterator[Snapshot]:
         """The versions of tables whose files the branch reads, those of production included."""
-        head, versions = find_snapshot(self.store), list[Snapshot]()
-        if head is not None:
-            versions.append(head)
-            base = BranchBase.of(head)
-            if base is not None and base.clone_version != head.version:
-                versions += _versions_at(self.store, version=base.clone_version)
-        elif self.branch.pinned:
-            versions += _versions_at(production, timestamp=self.branch.created_ms)
-        return versions
-
-
-def _versions_at(store: ObjectStore, **which: int) -> Iterator[Snapshot]:
-    try:
-        yield Snapshot.load(store, **which)
-    except (InvalidTable, VersionNotFound):
-        # A clean-up may have deleted the version, and then nothing can read it.
-        return
+        head = find_snapshot(self.store)
+        with suppress(InvalidTable, VersionNotFound):
+            # A clean-up may have deleted the older version, and then nothing can read it.
+            if head is not None:
+                yield head
+                base = BranchBase.of(head)
+                if base is not None and base.clone_version != head.version:
+                    yield Snapshot.load(self.store, version=base.clone_version)
+            elif self.branch.pinned:
+                yield Snapshot.load(production, timestamp=self.branch.created_ms)
 
 
 def branch_directory(name: str) -> str:
@@ -155,35 +149,21 @@ def branches_of_table(
     """The branches that may read the files of a table: those below the directories above it, and
     those at `branch_root_uris`, with their storage options.
     """
-    uri = absolute_uri(production.location.uri)
-    own = production.location.options
-    roots, directory = list[str](), uri
-    while (directory := directory.rpartition("/")[0]) and not directory.endswith((":", ":/")):
-        roots.append(directory)
-    places = [
-        (root, place, options or own)
-        for place, options in branch_root_uris.items()
-        for root in roots
-    ]
-    found = dict[str, BranchTable]()
-    for root, place, options in places:
-        found |= _branch_tables(uri, root, place, options)
-    for root in roots:
-        try:
-            found |= _branch_tables(uri, root, root, own)
-        except StorageFailure as error:
-            # The credentials of a table need not reach the directories above it.
-            _LOG.warning("branches below %s were not looked for: %s", root, error)
+    uri, own = absolute_uri(production.location.uri), production.location.options
+    found, root = dict[str, BranchTable](), uri
+    while (root := root.rpartition("/")[0]) and not root.endswith((":", ":/")):
+        for place, given in {root: own, **branch_root_uris}.items():
+            options = given or own
+            try:
+                branches = list_branches(root, place, options)
+            except StorageFailure as error:
+                if place in branch_root_uris:
+                    raise
+                # The credentials of a table need not reach the directories above it.
+                _LOG.warning("branches below %s were not looked for: %s", root, error)
+                continue
+            for branch in branches:
+                directory = f"{BRANCHES_DIRECTORY}/{branch_directory(branch.name)}"
+                table = f"{place.rstrip('/')}/{directory}/{uri.removeprefix(f'{root}/')}"
+                found[table] = BranchTable(branch, open_store(table, options))
     return list(found.values())
-
-
-def _branch_tables(
-    uri: str, root: str, place: str, options: Mapping[str, object]
-) -> dict[str, BranchTable]:
-    """What a table below a root is in each branch of this root at a place, by location."""
-    base = f"{place.rstrip('/')}/{BRANCHES_DIRECTORY}"
-    found = {}
-    for declared in list_branches(root, place, options):
-        table = f"{base}/{branch_directory(declared.name)}/{uri.removeprefix(f'{root}/')}"
-        found[table] = BranchTable(declared, open_store(table, options))
-    return found
