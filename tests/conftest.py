@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     - tests of the embedded engine, of delta-spark and of no engine run in the first;
     - tests that ask for `spark` run in both, unless they are marked `classic`; in `make test-ci` the
-      second has a third of their modules by turns;
+      second has a seventh of their modules by turns;
     - the conformance suite runs on Arrow and classic Spark in the first, on Connect in the second;
     - tests that ask for `connect_session` run in the second, and in the first if they are marked
       `classic`: they are about both kinds in one process.

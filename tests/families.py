@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import pytest
 
-PARTS = {"exhaustive": 47, "slow": 5, "delta_spark": 3}
-"""In how many turns the tests with a mark are all run. Prime numbers: whoever tests each fourth or
-fifth commit runs all."""
+PARTS = {"exhaustive": 59, "slow": 7, "delta_spark": 5}
+"""In how many turns the tests with a mark are all run. Prime numbers: whoever tests each fourth
+commit, or each sixth, runs all."""
 
 TURNS_ON_CONNECT = PARTS["slow"]
 """In how many turns the tests that classic sessions run too are run on Connect."""
