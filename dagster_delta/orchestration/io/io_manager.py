@@ -424,7 +424,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
             DeltaError: as for `table_of`, or the table cannot begin again.
         """
         uri, branch = self.production_uri(asset_key, metadata), self.find_branch()
-        if branch is not None and branch.contains(uri) and branch.find(uri) is not None:
+        if branch is not None and branch.find(uri) is not None:
             branch.begin(uri)
         return self.table_of(asset_key, metadata)
 
@@ -449,7 +449,7 @@ class DeltaIOManager(BranchedTables, dg.ConfigurableIOManager):
         """
         uri = self.production_uri(asset_key, metadata)
         branch = self.find_branch()
-        if branch is not None and branch.contains(uri) and branch.find(uri) is not None:
+        if branch is not None and branch.find(uri) is not None:
             return branch.table_uri(uri)
         return uri
 

@@ -240,13 +240,9 @@ class _BranchRun:
         yield ""
 
     def _publish(self, branch: Branch, uris: list[str]) -> str:
-        context = self._context
         results = branch.publish(
             uris,
-            commit_info=commit_info_of_op(context, branch.name),
-            on_progress=lambda uri, done, total: context.log.info(
-                f"publish {self._name(uri)}: {done} of {total} files copied"
-            ),
+            commit_info=commit_info_of_op(self._context, branch.name),
             on_published=self._report_published,
             max_bytes=self._config.max_bytes,
         )

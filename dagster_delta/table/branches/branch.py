@@ -9,7 +9,6 @@ production and the version it began with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,6 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.operations.change_memory import ChangeMemory, follows_events
 from dagster_delta.table.operations.clone import CloneOptions, clone_table
 from dagster_delta.table.operations.drop_table import remove_empty_directories
 from dagster_delta.table.operations.restore import check_files
@@ -67,7 +65,7 @@ from dagster_delta.table.read.branch_tables import (
 from dagster_delta.table.read.change_data_feed import MAX_COMPARED_BYTES
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
 from dagster_delta.table.table_discovery import BRANCHES_DIRECTORY, find_tables
-from dagster_delta.table.transaction.commit_result import CHANGE_MEMORY, CommitResult
+from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
@@ -170,11 +168,13 @@ class Branch:
         return f"{absolute_uri(production)}/".startswith(f"{self.root_uri}/")
 
     def find(self, production: str) -> Snapshot | None:
-        """The branch's table for one of production; None if the branch has not written it.
+        """The branch's table for one of production; None if the branch has none.
 
         Raises:
             InvalidArgument: a branch of another root, or with another name, has the table.
         """
+        if not self.contains(production):
+            return None
         found = find_snapshot(self._open_own(production))
         wanted = self.name, absolute_uri(production)
         if found is not None and not {branch_of(found), source_of(found)} <= {*wanted, None}:
@@ -302,7 +302,6 @@ class Branch:
         tables: Sequence[str] | None = None,
         *,
         commit_info: Mapping[str, object] | None = None,
-        on_progress: Callable[[str, int, int], None] | None = None,
         on_published: Callable[[str, CommitResult], None] | None = None,
         max_bytes: int | None = MAX_COMPARED_BYTES,
     ) -> dict[str, CommitResult]:
@@ -315,7 +314,6 @@ class Branch:
         Args:
             tables: locations in production; by default each table that the branch has.
             commit_info: recorded in the commitInfo of each commit.
-            on_progress: called with a location and the number of files copied so far, and of all.
             on_published: called with a location and the result after each commit, or if an earlier
                 call has made it.
             max_bytes: the most bytes of files of a table that are compared to find the rows which
@@ -344,7 +342,6 @@ class Branch:
                 production,
                 siblings,
                 commit_info=commit_info,
-                on_progress=None if on_progress is None else partial(on_progress, uri),
                 max_bytes=max_bytes,
             )
             was_published = result.snapshot.transaction_version(publication_id(table_id))
@@ -481,22 +478,15 @@ class Branch:
         *,
         data_change: bool = True,
     ) -> Snapshot:
-        store, prepare = self._open_own(production), None
+        store = self._open_own(production)
         clone_version = 0 if existing is None else existing.version + 1
         base = BranchBase(source.metadata.id, source.version, clone_version)
-        if follows_events(source):
-
-            def prepare(table_id: str) -> dict[str, int]:
-                memory = ChangeMemory.beside(store, table_id, existing)
-                return {CHANGE_MEMORY: memory.take_over(ChangeMemory.of(source))}
-
         options = CloneOptions(
             deep=False,
             replace=existing is not None,
             properties={**self.new_table_properties(production), BRANCH_BASE_PROPERTY: str(base)},
             replaced=existing,
             data_change=data_change,
-            prepare=prepare,
         )
         # 100,000 files: 1.7 s of CPU time instead of 2.6 s.
         with garbage_collection_paused():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -186,7 +186,6 @@ def publish_table(
     siblings: Mapping[str, Sibling],
     *,
     commit_info: Mapping[str, object] | None,
-    on_progress: Callable[[int, int], None] | None,
     max_bytes: int | None,
 ) -> CommitResult:
     """Publish one table; see `Branch.publish`. `siblings` are the branch's tables by id."""
@@ -203,7 +202,7 @@ def publish_table(
         with transaction.created_files:
             # The names are new, so they are those of this attempt alone, and may go with it.
             transaction.created_files.add(copy.target for copy in planned.copies)
-            copy_files(head, production, planned.copies, on_progress)
+            copy_files(head, production, planned.copies)
             if recorded is not None:
                 transaction.stage_change_files(found := recorded.write(production))
                 # Readers of the feed would otherwise take the rows of all files as changed.

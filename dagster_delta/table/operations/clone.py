@@ -56,6 +56,7 @@ from dagster_delta.table.operations.restore import restored_configuration
 from dagster_delta.table.operations.unreferenced_files import deletion_vector_paths
 from dagster_delta.table.operations.version_difference import FileDifference, VersionDifference
 from dagster_delta.table.read.snapshot import Snapshot, find_snapshot
+from dagster_delta.table.transaction.commit_result import CHANGE_MEMORY, NOT_FOLLOWED
 from dagster_delta.table.transaction.transaction import (
     CommitResult,
     Transaction,
@@ -93,7 +94,8 @@ def clone(
     Schema, partitioning, properties, constraints, table features, row ids, clustering and the
     positions of incremental assets are copied. Older versions, transaction ids and metadata
     domains of other writers are not: the clone has its own log and id, and a write to one table
-    does not appear in the other.
+    does not appear in the other. What AUTO CDC remembers of change events is copied, as a table
+    beside the clone.
 
     A shallow clone refers to the data files of its source, so it costs one commit at any size.
     VACUUM of the source deletes files that only the clone needs: such clones are for tests and
@@ -148,9 +150,6 @@ class CloneOptions(msgspec.Struct, frozen=True):
     """The version of the target to replace; the newest by default. A later one is a conflict."""
     data_change: bool = True
     """False if the target has the same rows already, in other files."""
-    prepare: Callable[[str], Mapping[str, int]] | None = None
-    """Called before the commit with the id of the target; the versions of applications to record,
-    in place of those of the source."""
 
 
 def clone_table(
@@ -182,15 +181,20 @@ def clone_table(
         files=FileDifference.between(now, named),
         positions=positions_to_change(existing, source),
     )
-    if existing is not None and not difference.changes_anything:
+    follows_events = source.transaction_version(CHANGE_MEMORY) not in (None, NOT_FOLLOWED)
+    if existing is not None and not difference.changes_anything and not follows_events:
         return CommitResult(existing.version, {}, existing, skipped=True)
     difference.stage(transaction, data_change=options.data_change)
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     copy_files(source, store, [*copies, *vectors], options.on_progress)
-    if options.prepare is not None:
-        for app_id, version in options.prepare(configuration.metadata.id).items():
-            transaction.record_application(app_id, version)
+    if follows_events:
+        # Imported late: few tables follow change events.
+        from dagster_delta.table.operations.change_memory import ChangeMemory
+
+        memory = ChangeMemory.beside(store, configuration.metadata.id, existing)
+        version = memory.take_over(ChangeMemory.of(source), commit_info=options.commit_info)
+        transaction.record_application(CHANGE_MEMORY, version)
     try:
         return transaction.commit(
             "CLONE",
@@ -306,7 +310,7 @@ def copy_files(
     source: Snapshot,
     store: ObjectStore,
     copies: Sequence[FileCopy],
-    on_progress: Callable[[int, int], None] | None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Copy files of a version into another store, several at a time. Raises DataFileMissing if one
     is gone.

@@ -23,6 +23,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.transaction.commit_result import NOT_FOLLOWED, AppTransaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import VECTORS, numbered_with_nulls
+from tests.table.change_event_model import event_rows
 from tests.table.handles import data_files
 from tests.table.logs import actions
 from tests.table.operations.test_optimize import content, make
@@ -358,3 +359,27 @@ def test_a_replaced_clone_gets_the_row_ids_that_it_had_dropped() -> None:
     assert row_ids_of(again) == row_ids_of(table)
     assert again.snapshot().live_files().num_rows == table.snapshot().num_files
     again.snapshot().check_totals()
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_clone_remembers_change_events(tmp_path: Path, deep: bool) -> None:
+    def apply(table: DeltaTable, key: int, seq: int, op: str) -> None:
+        event = {"k": key, "seq": seq, "op": op, "v": "a", "u": 1}
+        table.apply_changes(
+            event_rows([event]),
+            keys=["k"],
+            sequence_by="seq",
+            apply_as_deletes="op = 'D'",
+            except_column_list=["op"],
+        )
+
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    apply(table, 9, 1, "U")
+    apply(table, 1, 10, "D")
+    for replace in (False, True):
+        table.clone(tmp_path / "clone", deep=deep, replace=replace)
+        made = DeltaTable(str(tmp_path / "clone"))
+        # An event that is older than the deletion.
+        apply(made, 1, 5, "U")
+        made.refresh()
+        assert made.snapshot().scan(["k"]).to_arrow().to_pylist() == [{"k": 9}]
