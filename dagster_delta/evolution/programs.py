@@ -142,7 +142,8 @@ def load_programs() -> Programs:
 # What a table is like
 
 _NESTED, _FLAT = "column mapping by name", "column mapping without nested columns"
-_MAPPED_BY_FEATURE = "column mapping beside deletion vectors"
+_MAPPED_BY_FEATURE = "column mapping in a list of features"
+_MAPPED_PARTITIONS = "column mapping, partitioned"
 _LISTS, _LISTS_OF_STRUCTS = "column mapping with a list", "column mapping with a list of structs"
 _FEED = "change data feed"
 _FEED_MAPPED, _FEED_VECTORS = f"{_FEED} with column mapping", f"{_FEED} with deletion vectors"
@@ -168,6 +169,7 @@ SHALLOW_CLONE = "shallow clone"
 _BY_FEATURE = {
     "allowColumnDefaults": ("column default",),
     "changeDataFeed": (_FEED,),
+    "checkpointProtection": ("checkpoint protection",),
     "checkConstraints": ("CHECK constraint", "row against a CHECK"),
     "clustering": ("clustering",),
     "dagsterDelta.existingDefaults": ("default for existing rows",),
@@ -210,6 +212,8 @@ def similar_tables(configuration: TableConfiguration) -> tuple[str, ...]:
         names.append("nested types")
     for name in configuration.partition_columns:
         names.append(f"partitioned by {_type_name(schema.field(name).data_type)}")
+    if configuration.partition_columns:
+        names.append("append to two partitions")
     if any(field.name.rpartition(".")[0] in schema.names for field in schema if "." in field.name):
         names.append("column c.d beside a struct c")
     return tuple(dict.fromkeys(names))
@@ -226,19 +230,27 @@ def _name_feed(names: list[str]) -> Iterator[str]:
 
 def _name_mapping(configuration: TableConfiguration) -> Iterator[str]:
     mode, schema = configuration.column_mapping_mode, configuration.schema
+    is_flat = all(isinstance(field.data_type, PrimitiveType | DecimalType) for field in schema)
+    # Programs that refuse what a legacy version implies may append to these, and others not read.
+    by_feature = mode != "none" and configuration.protocol.writer_features is not None
     if mode == "id":
         yield "column mapping by id"
-    elif mode == "name":
+    elif mode == "name" and not (is_flat and by_feature):
         # Columns that were there before the mapping keep their names in the files.
-        came_later = any(not _file_name(field).startswith("col-") for field in schema)
-        is_flat = all(isinstance(field.data_type, PrimitiveType | DecimalType) for field in schema)
-        if came_later:
+        if any(not _file_name(field).startswith("col-") for field in schema):
             yield "column mapping that came with a rename"
         else:
             yield _FLAT if is_flat else _NESTED
-    if mode != "none" and configuration.protocol.writer_features is not None:
-        # Programs that refuse what a legacy version implies may append to these.
+    if by_feature:
         yield _MAPPED_BY_FEATURE
+    first = next(iter(schema), None)
+    # DuckDB reads them if the files have the first column under its own name, or not at all.
+    if (
+        first is not None
+        and _file_name(first) != first.name
+        and configuration.partition_columns not in ((), (first.name,))
+    ):
+        yield _MAPPED_PARTITIONS
     if mode != "none":
         types = [field.data_type for _, field in walk_fields(schema)]
         elements = [found.element_type for found in types if isinstance(found, ArrayType)]

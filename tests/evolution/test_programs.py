@@ -76,7 +76,39 @@ def configuration(path: Path, **options: object) -> TableConfiguration:
         ({"properties": {"delta.enableChangeDataFeed": "true"}}, ("change data feed",)),
         ({"properties": {"delta.enableRowTracking": "true"}}, ("row tracking",)),
         ({"cluster_by": ["id"]}, ("clustering",)),
-        ({"partition_by": ["id"]}, ("partitioned by int",)),
+        ({"partition_by": ["id"]}, ("partitioned by int", "append to two partitions")),
+        (
+            {"properties": MAPPED, "columns": [Column("c", "INT"), Column("t", "TIMESTAMP_NTZ")]},
+            ("column mapping in a list of features", "timestamp_ntz"),
+        ),
+        (
+            {"properties": MAPPED | FEED | {"delta.enableDeletionVectors": "true"}},
+            (
+                "change data feed",
+                "change data feed with column mapping",
+                "change data feed with deletion vectors",
+                "column mapping in a list of features",
+                "deletion vectors",
+            ),
+        ),
+        (
+            {"properties": MAPPED, "partition_by": ["name"]},
+            (
+                "append to two partitions",
+                "column mapping without nested columns",
+                "column mapping, partitioned",
+                "partitioned by string",
+            ),
+        ),
+        (
+            # DuckDB reads the values of the first column.
+            {"properties": MAPPED, "partition_by": ["id"]},
+            (
+                "append to two partitions",
+                "column mapping without nested columns",
+                "partitioned by int",
+            ),
+        ),
         ({"columns": [Column("c", "TIMESTAMP_NTZ")]}, ("timestamp_ntz",)),
         ({"columns": [Column("c", "VARIANT")]}, ("variant",)),
         ({"columns": [Column("c", "INT", default="1")]}, ("column default",)),
@@ -193,6 +225,31 @@ def test_a_plan_names_first_who_goes_wrong_without_an_error(tmp_path: Path) -> N
     assert "deltalake 1.6" in lines[start + 1]
     assert any("cannot read: " in line and "polars" in line for line in lines[start:])
     assert any("  - instead: " in line for line in lines[start:])
+
+
+def test_a_plan_names_duckdb_where_it_stores_nulls(tmp_path: Path) -> None:
+    rows = ROWS.append_column("at", pa.array([1, 2], pa.timestamp("us")))
+    changed = DeltaTable.create(str(tmp_path / "t"), rows.schema)
+    statement = "RENAME COLUMN name TO label"
+    plan = changed.alter(statement, dry_run=True, enable_features=True).plan.to_markdown()
+    stored = next(line for line in plan.splitlines() if "store wrong rows" in line)
+    assert "DuckDB 1." in stored
+    assert "daft " in stored
+    assert_measured(plan.splitlines())
+
+
+def test_a_rename_of_the_first_column_names_duckdb_as_a_reader_of_partitions(
+    tmp_path: Path,
+) -> None:
+    changed = DeltaTable.create(
+        str(tmp_path / "t"),
+        ROWS.schema,
+        partition_by=["name"],
+        properties={"dagsterDelta.readers": "DuckDB"},
+    )
+    changed.alter("RENAME COLUMN name TO label", enable_features=True)
+    with pytest.raises(SchemaChangeRefused, match=r"DuckDB 1\..*partition columns are NULL"):
+        changed.alter("RENAME COLUMN id TO key")
 
 
 def test_a_plan_says_why_where_nothing_else_helps(tmp_path: Path) -> None:

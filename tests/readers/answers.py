@@ -35,15 +35,18 @@ def summarize_answers(
 ) -> Iterator[Cell]:
     """One cell for each act whose answers are not all right, with the first that is worst."""
     worst: dict[Act, tuple[str, str]] = {}
-    order = ("right", "not offered", "refused", "ended", "wrong")
+    # What is not offered counts where nothing of its kind is.
+    order = ("not offered", "right", "refused", "ended", "wrong")
     for question, said in answers:
         verdict, _, detail = said.partition(": ")
         act = act_of(question)
-        if order.index(verdict) > order.index(worst.get(act, ("right", ""))[0]):
+        if act not in worst or order.index(verdict) > order.index(worst[act][0]):
             at = f"{question.name.removeprefix('filter: ')}: " if act == "filter" else ""
             worst[act] = (verdict, at + detail)
     refused = worst.get("rows", ("", ""))[0] == "refused"
     for act, (verdict, detail) in worst.items():
+        if verdict == "right":
+            continue
         # Who refuses the rows refuses the rest.
         if refused and verdict == "refused" and act not in ("rows", "append"):
             continue

@@ -43,6 +43,7 @@ def _condition(literal: dict[str, Any]) -> Any:
     return {
         "=": lambda: column == value,
         "<>": lambda: column != value,
+        "% 2 =": lambda: column % 2 == value,
         "<": lambda: column < value,
         "<=": lambda: column <= value,
         ">": lambda: column > value,

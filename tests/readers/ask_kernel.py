@@ -193,6 +193,8 @@ def _predicate(literal: dict[str, Any], schema: Any) -> Any:
     data_type = schema
     for name in literal["column"]:
         data_type = data_type.get(name).getDataType()
+    if literal["op"].startswith("%"):
+        raise NotOffered("no arithmetic")
     return predicate(literal["op"], column, _literal(python_value(literal), data_type))
 
 

@@ -46,6 +46,7 @@ def _condition(literal: dict[str, Any]) -> pl.Expr:
     return {
         "=": column == value,
         "<>": column != value,
+        "% 2 =": column % 2 == value,
         "<": column < value,
         "<=": column <= value,
         ">": column > value,

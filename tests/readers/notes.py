@@ -11,7 +11,11 @@ INSTEAD = {
     "CHAR and VARCHAR": "declare STRING, with a CHECK on its length",
     "VACUUM protocol check": '`drop_feature("vacuumProtocolCheck")`',
     "V2 checkpoint": "leave `delta.checkpointPolicy` at `classic`",
+    "checkpoint protection": "`drop_feature(…, truncate_history=True)`, which deletes older versions",
+    "append to two partitions": "in DuckDB, an INSERT for each partition",
     "column added later": "filter after the scan, or use `QueryBuilder`",
+    "column mapping, partitioned": "for DuckDB, partition by one column, the first of the table; "
+    "`QueryBuilder` of deltalake reads the rows",
     "column mapping*": "add a column under the new name in place of a rename; "
     '`drop_feature("columnMapping")` rewrites the files under the names of the columns; '
     "`QueryBuilder` of deltalake reads the rows",
@@ -43,6 +47,7 @@ _NO_NAN = (
     "`QueryBuilder`"
 )
 _ROW_COUNT = "the log has the rows of a file, and the deleted ones apart, as the protocol demands"
+_SPELLED = "the writer spells its partition values"
 _NO_ZONE = "the only type that ClickHouse has for them takes the zone of the session"
 
 NOTES = (
@@ -56,13 +61,13 @@ NOTES = (
     _read(
         "minus zero",
         "*",
-        "`= 0.0` does not find -0.0",
+        "`= 0.0` and `>= 0.0` do not find -0.0",
         "it orders -0.0 before 0.0, whatever the file says",
     ),
     _read(
         "partitioned by minus zero",
         "*",
-        "`= 0.0` does not find the partition of -0.0",
+        "`= 0.0` and `>= 0.0` do not find the partition of -0.0",
         "the sign is part of the value, and delta-spark writes `-0.0`, too",
     ),
     _read(
@@ -86,6 +91,13 @@ NOTES = (
         "deltalake",
         "filters skip a file whose text has no upper bound",
         "no short text sorts after one of the greatest characters",
+    ),
+    _read(
+        "column mapping, partitioned",
+        "DuckDB",
+        "partition columns are NULL, or have the values of another one; not if the first column of "
+        "the table is the only partition column, or has its own name in the files",
+        "the protocol gives the column another name in the log; delta-spark's tables read so, too",
     ),
     _read(
         "column mapping that came with a rename",
@@ -191,11 +203,60 @@ NOTES = (
         "it writes the names of the schema, whatever the protocol of the table demands",
     ),
     _append(
-        "column mapping beside deletion vectors",
+        "column mapping in a list of features",
         "DuckDB",
         "every value of its rows is NULL, for every reader: it writes the names of the schema in "
-        "place of the physical ones, unless the protocol has a version without a list of features",
-        "deletion vectors need a protocol with a list of features",
+        "place of the physical ones. A protocol has a list of features as soon as one of them is "
+        "newer than column mapping, such as TIMESTAMP_NTZ, deletion vectors, row tracking or "
+        "in-commit timestamps",
+        "such features need a protocol with a list",
+    ),
+    _append(
+        "timestamp_ntz",
+        "chdb",
+        "its files have instants in place of local times: Java Kernel refuses the table from then on",
+        _NO_ZONE,
+    ),
+    _append(
+        "plain",
+        "polars",
+        "daft refuses the table as soon as a file of polars has texts or bytes, which polars writes "
+        "as views",
+        "polars chooses the types in its files",
+    ),
+    _append(
+        "files of infinity alone",
+        "daft",
+        "`QueryBuilder` of deltalake and Sail refuse the table from then on: the statistics of such "
+        "a file say `Infinity`, which is not JSON. `optimize()` rewrites small files",
+        "daft writes its statistics",
+    ),
+    _append(
+        "partitioned by timestamp",
+        "daft",
+        "Java Kernel and polars refuse the table from then on: they do not read the partition "
+        "value, such as `2024-01-01 12:00:00 +00:00`",
+        _SPELLED,
+    ),
+    *(
+        _append(
+            "partitioned by timestamp",
+            program,
+            "polars refuses the table from then on: it takes one spelling of instants for all "
+            "partition values, and deltalake has another than Delta's ISO 8601",
+            _SPELLED,
+        )
+        for program in ("deltalake", "polars")
+    ),
+    *(
+        _append(
+            "checkpoint with *",
+            program,
+            "as in other tables that are partitioned by timestamps, not every program reads the "
+            "table from then on",
+            _SPELLED,
+        )
+        for program in ("daft", "deltalake", "polars")
     ),
     _append(
         "*",
@@ -209,6 +270,6 @@ NOTES = (
         "partitioned by binary",
         "*",
         "bytes below 32 are stored as other ones",
-        "the writer spells its partition values",
+        _SPELLED,
     ),
 )

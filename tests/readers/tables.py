@@ -181,15 +181,28 @@ def write_mapped_flat(uri: str) -> None:
 
 
 @sample(
-    "column mapping beside deletion vectors",
+    "column mapping in a list of features",
     where("w", "=", "string", "b"),
     new_rows=ids(9, w=texts("z")),
 )
-def write_mapped_with_vectors(uri: str) -> None:
-    # The protocol names its features one by one then, so that it implies none that a writer lacks.
-    table = DeltaTable.create(uri, PLAIN.schema, properties=MAPPED | VECTORS)
+def write_mapped_by_feature(uri: str) -> None:
+    # Such a protocol implies no feature that a writer lacks. Any other feature of a table, such as
+    # TIMESTAMP_NTZ or deletion vectors, makes it one.
+    protocol = {"delta.minReaderVersion": "3", "delta.minWriterVersion": "7"}
+    table = DeltaTable.create(uri, PLAIN.schema, properties=MAPPED | protocol)
     table.append(PLAIN)
     table.alter("RENAME COLUMN v TO w")
+
+
+@sample(
+    "column mapping, partitioned",
+    where("c", "=", "string", "a"),
+    where("c", "IS NULL"),
+    new_rows=ids(9, c=texts("z")),
+)
+def write_mapped_partitions(uri: str) -> None:
+    rows = ids(1, 2, c=texts("a", None))
+    DeltaTable.create(uri, rows.schema, properties=MAPPED, partition_by=["c"]).append(rows)
 
 
 MAPPED_LISTS = pa.schema([("id", pa.int64()), ("items", pa.list_(pa.int32()))])
@@ -427,15 +440,14 @@ def write_list_of_structs(uri: str) -> None:
     DeltaTable.create(uri, schema).append(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _typed(
-    name: str, values: pa.Array, *asked: Question, partitioned: bool = False, writers: bool = True
-) -> None:
+def _typed(name: str, values: pa.Array, *asked: Question, partitioned: bool = False) -> None:
     title = f"partitioned by {name}" if partitioned and "partition" not in name else name
     rows = ids(*range(len(values)), c=values)
     if partitioned and values.null_count:
         asked += (where("c", "IS NULL"),)
 
-    @sample(title, *asked, new_rows=rows.slice(0, 1) if writers else None)
+    # Not each writer stores several partitions at once, which has a table of its own.
+    @sample(title, *asked, new_rows=rows.slice(0, 1) if partitioned else rows)
     def write(uri: str) -> None:
         table = DeltaTable.create(uri, rows.schema, partition_by=["c"] if partitioned else None)
         for number in range(len(rows)):
@@ -507,6 +519,8 @@ for _partitioned in (False, True):
         "minus zero",
         pa.array([-0.0, 1.0]),
         where("c", "=", "double", "0.0"),
+        where("c", ">=", "double", "0.0"),
+        where("c", "<", "double", "0.0"),
         partitioned=_partitioned,
     )
 _typed("partition values null and empty", texts("a", None, ""), partitioned=True)
@@ -517,6 +531,20 @@ NAN_FILTERS = (
     where("c", ">", "double", "Infinity"),
 )
 _typed("NaN and infinity", pa.array([1.0, float("nan"), float("inf"), float("-inf")]), *NAN_FILTERS)
+INFINITE = ids(1, 2, c=pa.array([float("inf"), float("-inf")]))
+
+
+@sample(
+    "files of infinity alone",
+    where("c", ">", "double", "5.0"),
+    where("c", "<", "double", "2.0"),
+    new_rows=INFINITE.slice(0, 1),
+)
+def write_infinity(uri: str) -> None:
+    table = DeltaTable.create(uri, INFINITE.schema)
+    for number in range(2):
+        table.append(INFINITE.slice(number, 1))
+
 
 SPECIAL = ("a b", " a ", "50%", "%20", "10:30", "x=1", "a/b", "ü é", "a+b&c", "#?", "'q'", "[1]{2}")
 
@@ -550,6 +578,12 @@ def write_two_partitions(uri: str) -> None:
     DeltaTable.create(uri, rows.schema, partition_by=["day", "kind"]).append(rows)
 
 
+@sample("append to two partitions", new_rows=ids(8, 9, c=texts("b", "c")))
+def write_partitions(uri: str) -> None:
+    rows = ids(1, 2, c=texts("a", "b"))
+    DeltaTable.create(uri, rows.schema, partition_by=["c"]).append(rows)
+
+
 @sample("NaN beside others in a file", *NAN_FILTERS)
 def write_nan(uri: str) -> None:
     rows = ids(1, 2, 3, c=pa.array([1.0, 9.0, float("nan")]))
@@ -560,6 +594,7 @@ def write_nan(uri: str) -> None:
     "column added later",
     where("w", "IS NULL"),
     where("w", "=", "int", "5"),
+    where("w", "% 2 =", "int", "1"),
     new_rows=ids(9, v=texts("z"), w=pa.array([6], pa.int32())),
 )
 def write_added(uri: str) -> None:
@@ -835,7 +870,7 @@ def write_feed_with_renamed_column(uri: str) -> None:
     table.update({"w": "'new'"}, where="id = 1")
 
 
-@sample("shallow clone")
+@sample("shallow clone", new_rows=MORE)
 def write_clone(uri: str) -> None:
     write_plain(f"{uri}.source")
     DeltaTable(f"{uri}.source").clone(uri, deep=False)
@@ -857,6 +892,50 @@ def write_versions(uri: str) -> None:
 @sample("old schema", Question(name="version 1", version=1))
 def write_old_schema(uri: str) -> None:
     write_added(uri)
+
+
+@sample("restored", Question(name="version 2", version=2), new_rows=MORE)
+def write_restored(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.overwrite(MORE)
+    table.restore(1)
+
+
+@sample(
+    "overwritten with another schema",
+    Question(name="version 1", version=1),
+    new_rows=ids(9, w=pa.array([9])),
+)
+def write_other_schema(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.overwrite(ids(4, w=pa.array([5])), schema_mode="overwrite")
+
+
+@sample("Z-order", where("id", ">", "int", "1"), where("v", "=", "string", "b"), new_rows=MORE)
+def write_ordered(uri: str) -> None:
+    write_versions(uri)
+    DeltaTable(uri).optimize(zorder_by=["id", "v"])
+
+
+@sample("log of which the beginning is gone", Question(name="version 2", version=2), new_rows=MORE)
+def write_cleaned_log(uri: str) -> None:
+    table = DeltaTable.create(uri, PLAIN.schema)
+    table.append(PLAIN)
+    table.append(MORE)
+    table.checkpoint()
+    table.append(ids(4, v=texts("d")))
+    for version in range(2):
+        for suffix in ("json", "crc"):
+            (Path(uri) / "_delta_log" / f"{version:020}.{suffix}").unlink(missing_ok=True)
+
+
+@sample("checkpoint protection", where("id", ">", "int", "1"), new_rows=MORE)
+def write_dropped_feature(uri: str) -> None:
+    """What a feature that was dropped leaves, where older versions are kept."""
+    write_vectors(uri)
+    DeltaTable(uri).drop_feature("deletionVectors")
 
 
 _COPIED = "2024-05-01T00:00:00Z"
