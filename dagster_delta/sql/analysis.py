@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.nearest_name import nearest_name
 from dagster_delta.protocol.schema import MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name, has_column
+from dagster_delta.sql.literals import type_from_words
 from dagster_delta.sql.parser import (
     CastSyntax,
     Function,
@@ -39,6 +41,7 @@ from dagster_delta.sql.types import (
     BOOLEAN,
     INTEGER,
     STRING,
+    VARIANT,
     VOID,
     collation_of,
     holds_values,
@@ -65,7 +68,7 @@ def _to_typed(syntax: Syntax, schema: StructType) -> Typed:
         case CastSyntax(child, data_type):
             operands = (_to_typed(child, schema),)
             return _unless_refused(
-                "CAST", operands, lambda: _mark_computed(cast(operands[0], data_type))
+                "CAST", operands, lambda known: _mark_computed(cast(known[0], data_type))
             )
         case Function(".", (base, Literal(str() as name))):
             return _resolve_field(_to_typed(base, schema), name)
@@ -81,13 +84,17 @@ def _resolve_call(name: str, operands: tuple[Typed, ...]) -> Typed:
             return Refused(f"{name} with {len(operands)} arguments", operands)
         return Call(name, tuple(_check_truth(operand) for operand in operands), BOOLEAN)
     name = canonical_name(name)
+    if name in ("variant_get", "try_variant_get"):
+        return Refused(f"the function {name}", operands, meaning=_stand_for(operands))
     function = WHITELIST.get(name)
     if function is None or (resolve := function.resolve) is None:
         return _unknown_function(name, operands)
     if not function.takes_count(len(operands)):
         return Refused(f"{name} with {len(operands)} arguments", operands)
     return _unless_refused(
-        name, operands, lambda: _mark_computed(resolve(name, _with_padded_literals(name, operands)))
+        name,
+        operands,
+        lambda known: _mark_computed(resolve(name, _with_padded_literals(name, known))),
     )
 
 
@@ -115,17 +122,52 @@ def _resolve_between(value: Typed, low: Typed, high: Typed) -> Typed:
     )
 
 
-def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
+_Make: TypeAlias = Callable[[tuple[Typed, ...]], Typed]
+
+
+def _unless_refused(name: str, operands: tuple[Typed, ...], make: _Make) -> Typed:
     for operand in operands:
         if isinstance(operand, Refused):
-            return replace(operand, operands=operands)
+            return replace(operand, operands=operands, meaning=_find_meaning(name, operands, make))
         if isinstance(operand, Column) and operand.collation is not None and name != "is null":
             return Refused(f"text under the collation {operand.collation}", operands)
     try:
-        return make()
+        return make(operands)
     except Refusal as refusal:
         construct, *remedy = refusal.args
         return Refused(construct, operands, *remedy)
+
+
+def _find_meaning(name: str, operands: tuple[Typed, ...], make: _Make) -> Typed | None:
+    """A part with refused operands, over what those mean; None if that is not known."""
+    known = tuple(
+        meaning if isinstance(operand, Refused) and (meaning := operand.meaning) else operand
+        for operand in operands
+    )
+    if any(isinstance(operand, Refused) for operand in known):
+        return None
+    try:
+        found = _unless_refused(name, known, make)
+    except DeltaError:
+        # Spark decides whether it is one.
+        return None
+    return None if isinstance(found, Refused) else found
+
+
+def _stand_for(operands: tuple[Typed, ...]) -> Typed | None:
+    """A column for what `variant_get` takes out of a variant, with a path that
+    `leaves_with_statistics` reads.
+    """
+    from dagster_delta.protocol.statistics.variant_bounds import normalize_path
+
+    match operands:
+        case Column(path, data_type), Literal(str() as steps), Literal(str() as spelled):
+            word, _, rest = spelled.strip().rstrip(")").partition("(")
+            target = type_from_words(word.strip(), [n.strip() for n in rest.split(",") if rest])
+            where = normalize_path(steps)
+            if data_type == VARIANT and where is not None and target is not None:
+                return Column((*path, where, str(target)), target)
+    return None
 
 
 def _mark_computed(result: Typed) -> Typed:
@@ -178,7 +220,7 @@ def _resolve_field(base: Typed, name: str) -> Typed:
         case MapType(key_type) if key_type == STRING:
             return _resolve_call("[]", (base, Literal(name, STRING)))
     if isinstance(base, Refused):
-        return replace(base, operands=(base,))
+        return replace(base, operands=(base,), meaning=None)
     # A field of an array of structs can be selected by name too.
     return Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
 

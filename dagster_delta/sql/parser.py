@@ -314,10 +314,27 @@ class _Parser(TokenCursor):
                 )
             elif self.take_operator("::"):
                 base = CastSyntax(base, self._parse_type())
+            elif self.take_operator(":"):
+                base = self._parse_variant_path(base)
             elif self.token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
                 self._raise_unknown(f"{self.token.text.upper()} is not supported")
             else:
                 return base
+
+    def _parse_variant_path(self, base: Syntax) -> Syntax:
+        """`base:a.b[0]::type`, which is a call of `variant_get`."""
+        path = "$"
+        while path == "$" or self.token.is_operator(".", "["):
+            if self.take_operator("["):
+                is_name = self.token.kind == "string"
+                path += f"['{self._join_literals()}']" if is_name else f"[{self.next().text}]"
+                self._expect("]")
+            else:
+                self.take_operator(".")
+                path += f"['{self._parse_identifier()}']"
+        target = str(self._parse_type()) if self.take_operator("::") else "variant"
+        texts = (Literal(text, PrimitiveType("string")) for text in (path, target))
+        return Function("variant_get", (base, *texts))
 
     def _parse_primary(self) -> Syntax:
         token = self.token

@@ -187,6 +187,8 @@ class _Evaluation:
             case Call("<=>", (operand, Literal(value) as constant)) if value is not None:
                 equal = Call("=", (operand, constant), BOOLEAN)
                 return self._fill_null(self.outcomes(equal), value=False)
+            case Refused(meaning=meaning) if meaning is not None:
+                return self.outcomes(meaning)
             case Call("startswith" | "like") if (limits := prefix_limits(node)) is not None:
                 return self.outcomes(limits)
         return (
@@ -393,6 +395,8 @@ def with_constants(expression: Typed) -> Typed:
     Raises:
         Nothing: a part that fails stays as it is.
     """
+    if isinstance(expression, Refused) and expression.meaning is not None:
+        return replace(expression, meaning=with_constants(expression.meaning))
     if not isinstance(expression, Call | Cast):
         return expression
     is_constant = not any(isinstance(node, Column | Refused) for node in walk(expression))

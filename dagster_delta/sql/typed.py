@@ -61,6 +61,9 @@ class Refused(msgspec.Struct, frozen=True):
     operands: tuple[Typed, ...] = ()
     remedy: str = "use the Spark engine"
     """What to do about it, for an error."""
+    meaning: Typed | None = None
+    """What the part computes, over columns that stand for what it takes out of variants; for file
+    skipping alone. None if it is not known."""
 
     @property
     def data_type(self) -> None:
@@ -99,7 +102,8 @@ def with_paths(expression: Typed, changed: Callable[[tuple[str, ...]], tuple[str
         case Call(arguments=operands):
             return replace(expression, arguments=tuple(with_paths(e, changed) for e in operands))
         case Refused(operands=operands):
-            return replace(expression, operands=tuple(with_paths(e, changed) for e in operands))
+            renamed = tuple(with_paths(e, changed) for e in operands)
+            return replace(expression, operands=renamed, meaning=None)
         case Literal():
             return expression
 

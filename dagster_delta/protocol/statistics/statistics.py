@@ -31,6 +31,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    data_type_from_json,
     fold_name,
     walk_types,
 )
@@ -136,6 +137,9 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
     has_null_count: bool = True
     """False if the null count under its path may be that of other values, see
     `is_name_in_collections`."""
+    variant_path: str | None = None
+    """Path in the variants of the column to the values whose bounds are requested; they are cast to
+    `data_type`."""
 
     @property
     def has_bounds(self) -> bool:
@@ -155,6 +159,14 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
     def bound_type(self) -> pa.DataType:
         """Arrow type of its bounds; null if it has none."""
         return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
+
+    def bounds_of(self, stored: Sequence[Any]) -> Sequence[Any]:
+        """The minimums or maximums as far as they are bounds of the requested values."""
+        if self.variant_path is None:
+            return stored
+        from dagster_delta.protocol.statistics.variant_bounds import bound_at
+
+        return [bound_at(value, self.variant_path, self.data_type) for value in stored]
 
 
 class SchemaLeaf(NamedTuple):
@@ -234,13 +246,24 @@ def is_name_in_collections(path: tuple[str, ...]) -> bool:
 def leaves_with_statistics(
     paths: Collection[tuple[str, ...]], configuration: TableConfiguration
 ) -> dict[tuple[str, ...], StatisticsColumn]:
-    """Those of some logical paths that may have statistics, in the order of the paths."""
+    """Those of some logical paths that may have statistics, in the order of the paths. To the path
+    of a variant column, a path in it (see `normalize_path`) and the name of a type may be added.
+    """
     partitioned = {(name,) for name in configuration.partition_columns}
     padded = char_paths(configuration.schema)
     columns = {}
     for path in sorted({*paths} - partitioned):
         fields = configuration.schema.fields_along(path)
-        if len(fields) == len(path) and not isinstance(fields[-1].data_type, StructType):
+        if len(fields) == len(path) - 2 and fields[-1:] and fields[-1].data_type == _VARIANT:
+            names = tuple(physical_name(f, configuration.column_mapping_mode) for f in fields)
+            *_, variant_path, type_name = path
+            columns[path] = StatisticsColumn(
+                names,
+                data_type_from_json(type_name),
+                has_null_count=False,
+                variant_path=variant_path,
+            )
+        elif len(fields) == len(path) and not isinstance(fields[-1].data_type, StructType):
             mode = configuration.column_mapping_mode
             names = tuple(physical_name(field, mode) for field in fields)
             columns[path] = StatisticsColumn(
@@ -302,6 +325,9 @@ def project_parsed_statistics(
     for column in columns:
         for group in ("minValues", "maxValues"):
             found = fields.at((group, *column.path)) if column.has_bounds else None
+            if found is not None and column.variant_path is not None:
+                values = column.bounds_of(found.to_pylist())
+                found = _parse_statistic_values(values, column.data_type)
             arrays.append(_convert_values(found, column.bound_type, len(stats_parsed)))
         counts = fields.at(("nullCount", *column.path)) if column.has_null_count else None
         if counts is None and column.has_null_count:
@@ -413,7 +439,9 @@ class _Decoder:
         counts: _Tree = {}
         for column in columns:
             if column.has_bounds:
-                plant(bounds, column.path, _json_type(column.data_type))
+                is_text = column.variant_path is not None
+                stored_type = (str | None) if is_text else _json_type(column.data_type)
+                plant(bounds, column.path, stored_type)
             plant(counts, column.path, int | None)
         self._columns = columns
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
@@ -457,7 +485,7 @@ class _Decoder:
         for column in self._columns:
             for group in ("minValues", "maxValues"):
                 if column.has_bounds:
-                    values = self._get_values(rows, group, *column.path)
+                    values = column.bounds_of(self._get_values(rows, group, *column.path))
                     arrays.append(_parse_statistic_values(values, column.data_type))
                 else:
                     arrays.append(pa.nulls(len(rows), pa.null()))
@@ -490,6 +518,7 @@ _JSON = msgspec.json.Decoder(float_hook=decimal.Decimal)
 _decoder_of = lru_cache(maxsize=16)(_Decoder)
 
 _LONG = PrimitiveType("long")
+_VARIANT = PrimitiveType("variant")
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 """JSON escapes it in a name, which msgspec does not support: such columns have no statistics."""

@@ -115,6 +115,17 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
         ) from error
 
 
+def decode_joined(data: bytes) -> object:
+    """The Python value of a variant whose value follows its dictionary of names, as in statistics.
+    Raises as `decode_variant` does.
+    """
+    size = (take(data, 0, 1)[0] >> 6) + 1
+    (count,) = _read_unsigned(data, 1, size, 1)
+    (length,) = _read_unsigned(data, 1 + size * (count + 1), size, 1)
+    end = 1 + size * (count + 2) + length
+    return decode_variant(take(data, 0, end), data[end:])
+
+
 def encode_variant(value: object) -> tuple[bytes, bytes]:
     """The encoded dictionary of names and the encoded value of a Python value.
 
