@@ -6,7 +6,10 @@ import datetime as dt
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dagster_delta.protocol.features.deletion_vectors import decode_z85, encode_z85
 from dagster_delta.protocol.schema import data_type_from_json
 from dagster_delta.protocol.statistics.variant_bounds import bound_at, normalize_path
 from dagster_delta.protocol.variant.binary import encode_variant
@@ -87,3 +90,12 @@ def test_bound_is_one_of_the_types_whose_casts_keep_it(bound: object, types: str
         == stored
     ]
     assert kept == types.split()
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.sampled_from(["long", "double", "string"]))
+def test_any_bytes_are_a_bound_or_unknown(noise: bytes, position: int, name: str) -> None:
+    honest = decode_z85(BY_DATABRICKS)
+    data = honest[:position] + noise + honest[position + len(noise) :]
+    text = encode_z85(data + bytes(-len(data) % 4))
+    found = bound_at(text, "$['id']", data_type_from_json(name))
+    assert found is None or isinstance(found, (int, float, str, Decimal))
