@@ -24,6 +24,7 @@ INSTEAD = {
     '`drop_feature("deletionVectors")` rewrites the files without their deleted rows',
     "in-commit timestamps*": "ask for versions",
     "column dropped and added again": "add it under a name that no column had",
+    "partitioned by timestamp*": "partition by a DATE column, such as one generated from the time",
     "shallow clone": "`clone(deep=True)`",
     "timestamp_ntz": "TIMESTAMP columns",
     "type widening*": '`drop_feature("typeWidening")`',
