@@ -145,6 +145,7 @@ _NESTED, _FLAT = "column mapping by name", "column mapping without nested column
 _MAPPED_BY_FEATURE = "column mapping in a list of features"
 _MAPPED_PARTITIONS = "column mapping, partitioned"
 _LISTS, _LISTS_OF_STRUCTS = "column mapping with a list", "column mapping with a list of structs"
+_DROPPED_COLUMN = "column dropped before another"
 _FEED = "change data feed"
 _FEED_MAPPED, _FEED_VECTORS = f"{_FEED} with column mapping", f"{_FEED} with deletion vectors"
 _FEED_WIDENED = f"{_FEED} with a wider column"
@@ -160,6 +161,7 @@ _BASES: dict[str, tuple[str, ...]] = {
     ),
     _LISTS: (_FLAT,),
     _LISTS_OF_STRUCTS: (_FLAT,),
+    _DROPPED_COLUMN: (_FLAT,),
     _FEED_MAPPED: (_FEED, _FLAT),
     _FEED_VECTORS: (_FEED, "deletion vectors"),
     _FEED_WIDENED: (_FEED, "widened: int to bigint"),
@@ -281,6 +283,8 @@ def changed_tables(before: TableConfiguration | None, after: TableConfiguration)
     names = [name for name in similar_tables(after) if name not in had]
     if before is not None:
         names += _name_additions(before.schema, after.schema)
+        if _drops_before_another(before.schema, after.schema):
+            names.append(_DROPPED_COLUMN)
     return tuple(names)
 
 
@@ -296,6 +300,23 @@ def _name_additions(before: StructType, after: StructType) -> Iterator[str]:
         yield ADDED_COLUMN
     if any(path[:-1] in old for path in added):
         yield ADDED_FIELD
+
+
+def _drops_before_another(before: StructType, after: StructType) -> bool:
+    """Whether files have a column that leaves, and one after it that stays: daft reads no column
+    after one that the schema lacks.
+    """
+    kept = _file_paths(after)
+    is_kept = [path in kept for path in _file_paths(before)]
+    return is_kept != sorted(is_kept, reverse=True)
+
+
+def _file_paths(schema: StructType) -> dict[tuple[str, ...], None]:
+    """The columns and fields by their names in files, in the order of files."""
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for path, field in walk_fields(schema):
+        names[path] = (*names.get(path[:-1], path[:-1]), _file_name(field))
+    return dict.fromkeys(names.values())
 
 
 def _file_name(field: StructField) -> str:

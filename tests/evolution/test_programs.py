@@ -22,6 +22,7 @@ from dagster_delta.evolution.programs import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.programs import clone_lines, lines_about_properties
+from tests.readers.notes import INSTEAD, NOTES
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
 WIDENING = {"delta.enableTypeWidening": "true"}
@@ -265,6 +266,33 @@ def test_a_plan_names_who_cannot_filter_by_a_new_field(tmp_path: Path) -> None:
     assert "cannot count or filter: daft" in added
     other = changed.alter("ADD COLUMN t STRUCT<b: INT>", dry_run=True).plan.to_markdown()
     assert "field of a struct added later" not in other
+
+
+@pytest.mark.parametrize("column", ["a", "s", "s.b"])
+def test_a_plan_names_who_cannot_read_what_stands_after_a_dropped_column(
+    column: str, tmp_path: Path
+) -> None:
+    columns = [
+        Column("id", "INT"),
+        Column("a", "STRING"),
+        Column("s", "STRUCT<a: INT, b: INT>"),
+        Column("z", "INT"),
+    ]
+    mapped = {"delta.columnMapping.mode": "name"}
+    changed = DeltaTable.create(str(tmp_path / "t"), columns, properties=mapped)
+    plan = changed.alter(f"DROP COLUMN {column}", dry_run=True).plan.to_markdown()
+    assert "of a table with `column dropped before another`" in plan
+    assert "cannot read: daft" in plan
+    assert_measured(plan.splitlines())
+    last = changed.alter("DROP COLUMN z", dry_run=True).plan.to_markdown()
+    assert "column dropped before another" not in last
+
+
+def test_the_notes_of_the_package_are_those_that_measuring_writes() -> None:
+    """What is edited in the file alone is lost when a program is asked again."""
+    known = load_programs()
+    assert known.instead == INSTEAD
+    assert known.notes == NOTES
 
 
 def test_who_refuses_the_changes_of_a_wider_column_reads_its_rows(tmp_path: Path) -> None:

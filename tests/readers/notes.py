@@ -24,6 +24,8 @@ INSTEAD = {
     '`drop_feature("deletionVectors")` rewrites the files without their deleted rows',
     "in-commit timestamps*": "ask for versions",
     "column dropped and added again": "add it under a name that no column had",
+    "column dropped before another": "call `reorg()` after the change, which writes files without "
+    "the column",
     "partitioned by timestamp*": "partition by a DATE column, such as one generated from the time",
     "shallow clone": "`clone(deep=True)`",
     "timestamp_ntz": "TIMESTAMP columns",
@@ -117,6 +119,7 @@ NOTES = (
         for tables in (
             "column c.d*",
             "names with *",
+            "column dropped before another",
             "column mapping*",
             "*column mapping",
             "*renamed column",
@@ -200,7 +203,7 @@ NOTES = (
     _append(
         "column mapping*",
         "daft",
-        "every value of its rows is NULL, for every reader",
+        "every value of its rows is NULL, for every reader, and daft refuses the table from then on",
         "it writes the names of the schema, whatever the protocol of the table demands",
     ),
     _append(

@@ -228,6 +228,16 @@ def write_mapped_structs(uri: str) -> None:
     table.append(pa.Table.from_pylist(rows, schema=schema))
 
 
+@sample("column dropped before another", where("v", "=", "string", "a"), where("v", "IS NULL"))
+def write_dropped(uri: str) -> None:
+    """Files before have a column that the schema lacks, before one that it has."""
+    rows = ids(1, 2, 3, gone=texts("x", None, "y"), v=texts("a", "b", None))
+    table = DeltaTable.create(uri, rows.schema, properties=MAPPED)
+    table.append(rows)
+    table.alter("DROP COLUMN gone")
+    table.append(ids(4, v=texts("new")))
+
+
 @sample("column dropped and added again", where("v", "=", "string", "a"), where("v", "IS NULL"))
 def write_dropped_again(uri: str) -> None:
     """Files before have values of the dropped column under the name of the new one."""

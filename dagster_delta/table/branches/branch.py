@@ -364,7 +364,7 @@ class Branch:
         if self._read_declaration() is None:
             return ()
         paths = [meta.path for meta in self._branches.list_recursive(self._directory)]
-        # The log of a table goes last, so that no reader finds a table without its files.
+        # A log goes last: a table that is half deleted fails, and is not read from production.
         paths.sort(key=lambda path: f"/{LOG_DIRECTORY}/" in path)
         if not dry_run:
             delete_with_checksums(self._branches, paths)
