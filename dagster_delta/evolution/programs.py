@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -136,7 +137,9 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def load_programs() -> Programs:
     """What was measured."""
-    return msgspec.json.decode(PROGRAMS_FILE.read_bytes(), type=Programs)
+    # Spark's workers may import the package from a ZIP file.
+    measured = files("dagster_delta.evolution").joinpath(PROGRAMS_FILE.name).read_bytes()
+    return msgspec.json.decode(measured, type=Programs)
 
 
 # What a table is like
@@ -478,7 +481,8 @@ def find_blinded(before: TableConfiguration | None, after: TableConfiguration) -
 def _readers_of(configuration: TableConfiguration | None) -> tuple[str, ...]:
     if configuration is None:
         return ()
-    named = configuration.metadata.configuration.get(READERS_PROPERTY, "")
+    if not (named := configuration.metadata.configuration.get(READERS_PROPERTY, "")):
+        return ()
     # Another release may have measured other programs.
     known = load_programs().programs
     return tuple(name for name in map(str.strip, named.split(",")) if name in known)

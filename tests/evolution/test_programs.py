@@ -215,7 +215,7 @@ def test_what_a_conversion_warns_of_was_measured(
 ) -> None:
     pq.write_table(ROWS, tmp_path / "a.parquet")
     DeltaTable.convert(tmp_path, properties=properties)
-    assert_measured(caplog.text.splitlines())
+    assert_measured(line for message in caplog.messages for line in message.splitlines())
 
 
 def test_a_plan_names_first_who_goes_wrong_without_an_error(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,7 @@ from dagster_delta.engines.spark.session.session import (
     is_connect,
     local_spark_session,
     session_conf,
+    ship_package,
     with_nullable_parts,
 )
 from dagster_delta.errors import InvalidArgument
@@ -150,3 +153,40 @@ def test_a_null_struct_with_a_field_that_is_not_nullable_becomes_arrow(spark: Sp
     )
     rows = with_nullable_parts(frame).toArrow()
     assert rows.to_pydict() == {"s": [{"a": {"b": 0}}, None], "n": [[0], [1]]}
+
+
+SHIPPED_WRITER = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+import pyarrow as pa
+
+import dagster_delta
+from dagster_delta import DeltaTable
+
+assert dagster_delta.__file__.startswith(sys.argv[1]), dagster_delta.__file__
+rows = pa.table({"id": [1]})
+table = DeltaTable.create(sys.argv[2], rows.schema)
+table.set_properties({"dagsterDelta.readers": "polars,DuckDB"})
+table.append(rows)
+table.add_column("wide", "int")
+print(table.snapshot().scan().to_arrow().num_rows)
+"""
+
+
+def test_what_is_sent_to_workers_has_the_data_that_writes_read(tmp_path: Path) -> None:
+    class Session:
+        def addArtifacts(self, path: str, *, pyfile: bool) -> None:  # noqa: N802 - Spark's name
+            assert pyfile
+            shutil.copy(path, tmp_path / "sent.zip")
+
+    ship_package(Session())  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", SHIPPED_WRITER, tmp_path / "sent.zip", tmp_path / "t"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"

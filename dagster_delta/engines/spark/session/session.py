@@ -395,19 +395,19 @@ def ship_package(spark: SparkSession) -> None:
 
 @cache
 def _package_file() -> Path:
-    """A ZIP file with the modules of the package. It stays until this process ends, because
-    executors that are started later fetch it from here.
+    """A ZIP file with the modules of the package and the data they read. It stays until this
+    process ends, because executors that are started later fetch it from here.
     """
     package = Path(errors.__file__).parent
     directory = Path(tempfile.mkdtemp(prefix="dagster-delta-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    modules = sorted(package.rglob("*.py"))
+    shipped = sorted((*package.rglob("*.py"), *package.rglob("*.json")))
     content = hashlib.sha256()
-    for module in modules:
-        content.update(module.read_bytes())
+    for each in shipped:
+        content.update(each.read_bytes())
     # The session would refuse another version of the package under the same name.
     target = directory / f"dagster_delta-{content.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for module in modules:
-            file.write(module, module.relative_to(package.parent).as_posix())
+        for each in shipped:
+            file.write(each, each.relative_to(package.parent).as_posix())
     return target
