@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dagster_delta.parquet.plans import ReadPlan
     from dagster_delta.sql.expressions import SqlExpression
 
+_T = TypeVar("_T")
+
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Maximum Arrow bytes that wait for the consumer."""
 SMALL_BATCH_ROWS = 16_384
@@ -34,6 +37,7 @@ SMALL_BATCH_BYTES = 4 * 1024 * 1024
 _FEW_FILES = 4
 _LITTLE_BYTES = 256 * 1024
 """Files that are read before threads would start: many groups of OPTIMIZE are no larger."""
+_BATCHES_WITHOUT_THREAD = 2
 _REMOTE_THREADS = 16
 _MAX_LOCAL_THREADS = 16
 
@@ -57,13 +61,34 @@ def read_ahead(
     """
     if files is not None and _is_little(store, files):
         return merge_small(batch for source in sources for batch in source.read())
-    return merge_small(
-        prefetch_in_order(
-            sources,
+    return merge_small(_read_by_threads(store, sources))
+
+
+def _read_by_threads(
+    store: ObjectStore, sources: Iterable[BatchSource]
+) -> Iterator[pa.RecordBatch]:
+    rest = iter(sources)
+    # A read from another machine is better under way before the next file is opened.
+    first = [] if store.local_path("") is None else list(islice(rest, 2))
+    if len(first) != 1:
+        yield from prefetch_in_order(
+            _continue(first, rest),
             threads=_thread_count(store),
             max_buffered_bytes=MAX_BUFFERED_BYTES,
         )
-    )
+        return
+    # A filter often leaves few rows of one row group: a thread for them takes longer than they do.
+    batches = iter(first[0].read())
+    yield from islice(batches, _BATCHES_WITHOUT_THREAD)
+    if (following := next(batches, None)) is not None:
+        source = BatchSource(lambda: _continue([following], batches))
+        yield from prefetch_in_order([source], threads=1, max_buffered_bytes=MAX_BUFFERED_BYTES)
+
+
+def _continue(begun: Iterable[_T], rest: Iterator[_T]) -> Iterator[_T]:
+    # Unlike a chain of iterators, it closes the second one.
+    yield from begun
+    yield from rest
 
 
 def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+from contextlib import suppress
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.parquet_format.footer_splicing import FileMetadata
 from dagster_delta.parquet_format.reader import open_parquet_reader
 from dagster_delta.parquet_format.thrift_compact import STRUCT, Cursor
 
@@ -47,8 +49,7 @@ _BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
 
 _EXACT = Context(prec=40)
 
-# Ids of fields, from a `FileMetaData` to the statistics of a column chunk.
-_FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 4, 7
+# Ids of fields, from a row group to the statistics of a column chunk.
 _GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
 _MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
 _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
@@ -154,13 +155,11 @@ class ChunkStatistics:
     def of(self, leaf: int) -> list[ChunkBounds]:
         """The statistics of one column by row group."""
         kind = self._physical_type(leaf)
-        positions, is_ordered = self._known_positions
-        try:
-            return [
-                self._read_bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions
-            ]
-        except (IndexError, RecursionError):
-            return [ChunkBounds()] * self.metadata.num_row_groups
+        count = self.metadata.num_row_groups
+        if count * self.metadata.num_columns <= self._max_chunks:
+            with suppress(IndexError, RecursionError):
+                return [self._read_bounds(group[leaf], kind) for group in self.layout.chunks]
+        return [ChunkBounds()] * count
 
     def _physical_type(self, leaf: int) -> str:
         column = self.metadata.schema.column(leaf)
@@ -173,10 +172,10 @@ class ChunkStatistics:
                 )
         return str(column.physical_type)
 
-    def _read_bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
-        if position is None:
+    def _read_bounds(self, chunk: ChunkPosition, kind: str) -> ChunkBounds:
+        if chunk.statistics is None:
             return ChunkBounds()
-        cursor = Cursor(self.footer, position)
+        cursor = Cursor(self.footer, chunk.statistics)
         null_count, bounds = None, {}
         for field, type_ in cursor.fields():
             if field == _NULL_COUNT:
@@ -186,61 +185,68 @@ class ChunkStatistics:
             else:
                 cursor.skip(type_)
         lowest, highest = bounds.get(_MIN_VALUE), bounds.get(_MAX_VALUE)
-        if not is_ordered:
+        if not self._is_ordered:
             # The deprecated bounds use signed comparison, which is correct only for numbers.
             lowest, highest = bounds.get(_MIN), bounds.get(_MAX)
-        if lowest is None or highest is None or not (is_ordered or kind in _FORMATS):
+        if lowest is None or highest is None or not (self._is_ordered or kind in _FORMATS):
             return ChunkBounds(null_count=null_count)
         return ChunkBounds(lowest, highest, null_count)
 
     @cached_property
-    def _known_positions(self) -> tuple[list[list[int | None]], bool]:
-        """As `_find_positions`, with None for all columns if they cannot be found."""
-        count, width = self.metadata.num_row_groups, self.metadata.num_columns
-        unknown: list[list[int | None]] = [[None] * width] * count
-        if count * width > self._max_chunks:
-            return unknown, False
-        try:
-            found = self._find_positions()
-        except (IndexError, RecursionError):
-            return unknown, False
-        is_whole = [len(group) for group in found[0]] == [width] * count
-        return found if is_whole else (unknown, False)
+    def layout(self) -> FooterLayout:
+        """Where the parts of the footer are. IndexError or RecursionError: they cannot be found."""
+        chunks: list[list[ChunkPosition]] = []
+        metadata = FileMetadata.parse(
+            self.footer, lambda cursor: chunks.append(_chunks_of_group(cursor))
+        )
+        width, count = self.metadata.num_columns, self.metadata.num_row_groups
+        if [len(group) for group in chunks] != [width] * count:
+            raise IndexError("not every row group has as many columns as the schema")
+        return FooterLayout(metadata, chunks)
 
-    def _find_positions(self) -> tuple[list[list[int | None]], bool]:
-        """Positions of each column's statistics by row group, and whether the order of all bounds
-        is known.
-        """
-        cursor = Cursor(self.footer)
-        positions: list[list[int | None]] = []
-        num_ordered = 0
-        for field, kind in cursor.fields():
-            if field == _FILE_ROW_GROUPS:
-                positions = [_positions_in_group(cursor) for _ in range(cursor.list_header()[0])]
-            elif field == _FILE_COLUMN_ORDERS:
-                num_ordered = sum(_has_type_order(cursor) for _ in range(cursor.list_header()[0]))
-            else:
-                cursor.skip(kind)
-        return positions, num_ordered == self.metadata.num_columns
+    @cached_property
+    def _is_ordered(self) -> bool:
+        """Whether the order of the bounds of all columns is known."""
+        start = self.layout.metadata.column_orders_at
+        if start is None:
+            return False
+        cursor = Cursor(self.footer, start)
+        known = [_has_type_order(cursor) for _ in range(cursor.list_header()[0])]
+        return bool(sum(known) == self.metadata.num_columns)
 
 
-def _positions_in_group(cursor: Cursor) -> list[int | None]:
+class ChunkPosition(msgspec.Struct, frozen=True):
+    """Where the `ColumnChunk` of one column in one row group is in a footer."""
+
+    start: int
+    statistics: int | None
+
+
+class FooterLayout(msgspec.Struct, frozen=True):
+    """Where the parts of a footer are."""
+
+    metadata: FileMetadata
+    chunks: list[list[ChunkPosition]]
+    """By row group and column."""
+
+
+def _chunks_of_group(cursor: Cursor) -> list[ChunkPosition]:
     if not cursor.find(_GROUP_COLUMNS):
         return []
-    found = [_position_in_chunk(cursor) for _ in range(cursor.list_header()[0])]
+    found = [_position_of_chunk(cursor) for _ in range(cursor.list_header()[0])]
     cursor.skip(STRUCT)
     return found
 
 
-def _position_in_chunk(cursor: Cursor) -> int | None:
-    position = None
+def _position_of_chunk(cursor: Cursor) -> ChunkPosition:
+    start, statistics = cursor.position, None
     if cursor.find(_CHUNK_METADATA):
         if cursor.find(_STATISTICS):
-            position = cursor.position
+            statistics = cursor.position
             cursor.skip(STRUCT)
             cursor.skip(STRUCT)
         cursor.skip(STRUCT)
-    return position
+    return ChunkPosition(start, statistics)
 
 
 def _has_type_order(cursor: Cursor) -> bool:

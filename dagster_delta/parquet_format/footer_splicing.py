@@ -9,7 +9,8 @@ Spec: Parquet's file format and its Thrift definition; Page Index; Thrift's comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 
 import msgspec
 
@@ -26,7 +27,7 @@ MAGIC = b"PAR1"
 _LENGTH_BYTES = 4
 
 # Ids of the fields that change, and of their parents.
-_FILE_NUM_ROWS, _FILE_ROW_GROUPS = 3, 4
+_FILE_NUM_ROWS, _FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 3, 4, 7
 _GROUP_COLUMNS, _GROUP_POSITION, _GROUP_ORDINAL = 1, 5, 7
 _CHUNK_POSITION, _CHUNK_METADATA = 2, 3
 _OFFSET_INDEX_POSITION, _OFFSET_INDEX_LENGTH, _COLUMN_INDEX_POSITION = 4, 5, 6
@@ -158,12 +159,21 @@ class FileMetadata(msgspec.Struct, frozen=True):
     row_groups_at: slice
     """The whole list, including its header."""
     first_group_at: int
+    column_orders_at: int | None
 
     @classmethod
-    def parse(cls, footer: bytes) -> FileMetadata:
-        """The metadata in the bytes of a footer."""
+    def parse(
+        cls,
+        footer: bytes,
+        read_group: Callable[[Cursor], object] = methodcaller("skip", STRUCT),
+    ) -> FileMetadata:
+        """The metadata in the bytes of a footer. IndexError or RecursionError: they are not Thrift.
+
+        `read_group`: steps over a row group.
+        """
         cursor = Cursor(footer)
         num_rows = count = first_group_at = 0
+        column_orders_at = None
         num_rows_at = row_groups_at = slice(0, 0)
         for field, kind in cursor.fields():
             start = cursor.position
@@ -174,11 +184,15 @@ class FileMetadata(msgspec.Struct, frozen=True):
                 count, _ = cursor.list_header()
                 first_group_at = cursor.position
                 for _ in range(count):
-                    cursor.skip(STRUCT)
+                    read_group(cursor)
                 row_groups_at = slice(start, cursor.position)
             else:
+                if field == _FILE_COLUMN_ORDERS:
+                    column_orders_at = start
                 cursor.skip(kind)
-        return cls(footer, num_rows, num_rows_at, count, row_groups_at, first_group_at)
+        return cls(
+            footer, num_rows, num_rows_at, count, row_groups_at, first_group_at, column_orders_at
+        )
 
     def with_row_groups(self, num_rows: int, count: int, row_groups: Sequence[bytes]) -> bytes:
         """The metadata with other row groups, `count` in all."""

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from dagster_delta.parquet_format.footer import ChunkStatistics
-from dagster_delta.parquet_format.footer_splicing import MAGIC, FileMetadata, file_end
+from dagster_delta.parquet_format.footer_splicing import MAGIC, file_end
 from dagster_delta.parquet_format.reader import FETCHED_BYTES, column_ranges
 from dagster_delta.parquet_format.thrift_compact import (
     STRUCT,
@@ -46,7 +46,7 @@ _CHECKSUM_FIELD, _DICTIONARY_FIELD = 4, 7
 _FIELDS = {b"\x00": 5, b"\x04": _DICTIONARY_FIELD, b"\x06": 8}
 """Id of the header of each kind: data, dictionary, and data of version 2."""
 
-_GROUP_COLUMNS, _CHUNK_METADATA, _NUM_VALUES = 1, 3, 5
+_CHUNK_METADATA, _NUM_VALUES = 3, 5
 _ABSENT_CHUNK = b"\x26\x00\x00"
 """A `ColumnChunk` without metadata: nothing reads it."""
 
@@ -110,7 +110,7 @@ def extract_pages(
         return []
     try:
         return [
-            PageExcerpt(found, _build_file(handle, statistics.footer, group, held, len(rows)), rows)
+            PageExcerpt(found, _build_file(handle, statistics, group, held, len(rows)), rows)
             for found, held, rows in parts
         ]
     except (IndexError, RecursionError):
@@ -203,33 +203,26 @@ def _select_pages(pages: Sequence[_Page], is_held: NDArray[np.bool_]) -> list[_P
 
 def _build_file(
     handle: pa.NativeFile,
-    footer: bytes,
+    statistics: ChunkStatistics,
     group: int,
     columns: Mapping[int, Sequence[_Page]],
     num_rows: int,
 ) -> bytes:
     """A file of one row group, with some pages of some columns."""
-    metadata = FileMetadata.parse(footer)
-    cursor = Cursor(footer, metadata.first_group_at)
-    for _ in range(group):
-        cursor.skip(STRUCT)
-    cursor.find(_GROUP_COLUMNS)
-    count, _ = cursor.list_header()
-    parts, position, chunks, size_bytes = [MAGIC], len(MAGIC), [], 0
-    for index in range(count):
-        pages = columns.get(index)
-        if pages is None:
-            cursor.skip(STRUCT)
-            chunks.append(_ABSENT_CHUNK)
-            continue
-        chunks.append(_chunk_bytes(_copy_column(cursor), pages, position))
+    layout = statistics.layout
+    places = layout.chunks[group]
+    chunks = [_ABSENT_CHUNK] * len(places)
+    parts, position, size_bytes = [MAGIC], len(MAGIC), 0
+    for index, pages in sorted(columns.items()):
+        copied = _copy_column(Cursor(statistics.footer, places[index].start))
+        chunks[index] = _chunk_bytes(copied, pages, position)
         parts += [handle.read_at(page.length, page.start) for page in pages]
         position += sum(page.length for page in pages)
         size_bytes += sum(page.decoded_length for page in pages)
     body = b"".join(
         (
             b"\x19",
-            list_header_bytes(count),
+            list_header_bytes(len(places)),
             *chunks,
             b"\x16",
             zigzag(size_bytes),
@@ -238,19 +231,15 @@ def _build_file(
             b"\x00",
         )
     )
-    return b"".join((*parts, file_end(metadata.with_row_groups(num_rows, 1, [body]))))
+    return b"".join((*parts, file_end(layout.metadata.with_row_groups(num_rows, 1, [body]))))
 
 
 def _copy_column(cursor: Cursor) -> bytes:
     """The fields of a column's metadata before the number of values: type, encodings, name and
-    codec. Steps over its `ColumnChunk`.
+    codec.
     """
     cursor.find(_CHUNK_METADATA)
-    copied = cursor.copy_before(_NUM_VALUES)
-    # The rest of the metadata, and of the chunk.
-    cursor.skip(STRUCT)
-    cursor.skip(STRUCT)
-    return copied
+    return cursor.copy_before(_NUM_VALUES)
 
 
 def _chunk_bytes(copied: bytes, pages: Sequence[_Page], position: int) -> bytes:
