@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,8 +24,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.parquet.plans import ReadPlan
     from dagster_delta.sql.expressions import SqlExpression
-
-_T = TypeVar("_T")
 
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Maximum Arrow bytes that wait for the consumer."""
@@ -59,36 +57,43 @@ def read_ahead(
     `sources`: sources of a `DataFileReader`, or sources made from them.
     `files`: what they read, if known: little is read by the caller's thread.
     """
-    if files is not None and _is_little(store, files):
+    is_local = store.local_path("") is not None
+    if is_local and files is not None and _is_little(files):
         return merge_small(batch for source in sources for batch in source.read())
-    return merge_small(_read_by_threads(store, sources))
+    is_one_file = is_local and files is not None and files.num_rows == 1
+    return merge_small(
+        _read_one_file(store, sources) if is_one_file else _read_by_threads(store, sources)
+    )
 
 
 def _read_by_threads(
     store: ObjectStore, sources: Iterable[BatchSource]
 ) -> Iterator[pa.RecordBatch]:
+    return prefetch_in_order(
+        sources, threads=_thread_count(store), max_buffered_bytes=MAX_BUFFERED_BYTES
+    )
+
+
+def _read_one_file(store: ObjectStore, sources: Iterable[BatchSource]) -> Iterator[pa.RecordBatch]:
+    """The batches of a local file, the first ones of a single row group without a thread: a filter
+    often leaves few rows of one, and a thread for them takes longer than they do.
+    """
     rest = iter(sources)
-    # A read from another machine is better under way before the next file is opened.
-    first = [] if store.local_path("") is None else list(islice(rest, 2))
-    if len(first) != 1:
-        yield from prefetch_in_order(
-            _continue(first, rest),
-            threads=_thread_count(store),
-            max_buffered_bytes=MAX_BUFFERED_BYTES,
-        )
-        return
-    # A filter often leaves few rows of one row group: a thread for them takes longer than they do.
-    batches = iter(first[0].read())
-    yield from islice(batches, _BATCHES_WITHOUT_THREAD)
-    if (following := next(batches, None)) is not None:
-        source = BatchSource(lambda: _continue([following], batches))
-        yield from prefetch_in_order([source], threads=1, max_buffered_bytes=MAX_BUFFERED_BYTES)
+    first = list(islice(rest, 2))
+    if len(first) == 1:
+        batches = iter(first[0].read())
+        yield from islice(batches, _BATCHES_WITHOUT_THREAD)
+        following = next(batches, None)
+        if following is None:
+            return
+        first = [BatchSource(lambda: chain([following], batches))]
 
+    def every() -> Iterator[BatchSource]:
+        # Unlike a chain, it closes what is left when it is closed.
+        yield from first
+        yield from rest
 
-def _continue(begun: Iterable[_T], rest: Iterator[_T]) -> Iterator[_T]:
-    # Unlike a chain of iterators, it closes the second one.
-    yield from begun
-    yield from rest
+    yield from _read_by_threads(store, every())
 
 
 def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
@@ -101,10 +106,9 @@ def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
     return [DeletionVectorDescriptor(**vector) for vector in found]
 
 
-def _is_little(store: ObjectStore, files: pa.Table) -> bool:
+def _is_little(files: pa.Table) -> bool:
     return (
         files.num_rows <= _FEW_FILES
-        and store.local_path("") is not None
         and (pc.sum(files.column("size_bytes")).as_py() or 0) <= _LITTLE_BYTES
     )
 

@@ -650,6 +650,30 @@ def test_a_reader_that_is_dropped_stops_its_workers() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize(("num_batches", "threads"), [(1, 0), (2, 0), (5, 2)])
+def test_a_row_group_alone_needs_no_thread_for_its_first_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_batches: int, threads: int
+) -> None:
+    monkeypatch.setattr(reader, "_LITTLE_BYTES", 0)
+    monkeypatch.setattr(reader, "_thread_count", lambda _: 2)
+    monkeypatch.setattr(opened_file, "BATCH_ROWS", SMALL_BATCH_ROWS)
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    numbers = range(num_batches * SMALL_BATCH_ROWS)
+    table = DeltaTable.create(str(tmp_path / "t"), pa.schema({"n": pa.int64()}))
+    table.append(pa.table({"n": numbers}))
+    started.clear()
+    batches = list(table.snapshot().scan().to_batches())
+    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(numbers)
+    assert len([name for name in started if name.startswith("delta-read")]) == threads
+
+
 def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:
     store = MemoryStore()
     files, config = many_files(store, 3, SMALL_BATCH_ROWS)
