@@ -5,7 +5,7 @@
 
 The first line changes one to three bytes in each of 8,000 files with row groups of 12,288 rows, and
 reads one row of each in processes of their own: by a table of this library, whose filter decodes only
-the pages that hold the row, or by the installed polars. It counts the files that are read, and the
+the pages that hold the row, or by the installed polars or DuckDB. It counts the files that are read, and the
 names of the errors of the others.
 """
 
@@ -53,7 +53,19 @@ for path, _ in json.load(sys.stdin):
     except BaseException as error:
         print(type(error).__name__, flush=True)
 """
-_READERS = {"ours": _OURS, "polars": _POLARS}
+_DUCKDB = """
+import json, sys
+import duckdb
+for path, _ in json.load(sys.stdin):
+    print("begin", flush=True)
+    try:
+        query = f"SELECT * FROM read_parquet('{path}') WHERE i = WANTED"
+        duckdb.sql(query).to_arrow_table()
+        print("read", flush=True)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+"""
+_READERS = {"ours": _OURS, "polars": _POLARS, "duckdb": _DUCKDB}
 
 
 def _make_tables(directory: Path, rows: int, row_group_rows: int) -> list[Path]:
