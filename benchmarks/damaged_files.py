@@ -102,6 +102,7 @@ def _make_tables(directory: Path, rows: int, row_group_rows: int) -> list[Path]:
             path / "source.parquet",
             row_group_size=row_group_rows,
             data_page_size=_PAGE_BYTES,
+            write_page_index=True,
             **options,
         )
         DeltaTable.convert(str(path))

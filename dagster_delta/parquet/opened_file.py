@@ -167,6 +167,8 @@ class OpenedFile(msgspec.Struct, dict=True):
     """The store, if it fetches ranges together."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
+    has_selective_pages: bool = True
+    """Whether bounds of pages may rule out rows."""
 
     @cached_property
     def first_rows(self) -> list[int]:

@@ -27,7 +27,7 @@ import math
 import struct
 from contextlib import suppress
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -35,7 +35,7 @@ import pyarrow as pa
 from dagster_delta.cached_property import cached_property
 from dagster_delta.parquet_format.footer_splicing import FileMetadata
 from dagster_delta.parquet_format.reader import open_parquet_reader
-from dagster_delta.parquet_format.thrift_compact import STRUCT, Cursor
+from dagster_delta.parquet_format.thrift_compact import LIST, STRUCT, Cursor
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -53,6 +53,11 @@ _EXACT = Context(prec=40)
 _GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
 _MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
 _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
+_COLUMN_INDEX_POSITION, _COLUMN_INDEX_LENGTH = 6, 7
+_NULL_PAGES, _NULL_COUNTS = 1, 5
+_PAGE_BOUNDS = (2, 3)
+_MAX_INDEX_BYTES = 1024 * 1024
+"""A longer one takes longer to read than the pages that it would rule out."""
 
 _MAGIC = b"PAR1"
 _END_BYTES = 8
@@ -155,11 +160,39 @@ class ChunkStatistics:
     def of(self, leaf: int) -> list[ChunkBounds]:
         """The statistics of one column by row group."""
         kind = self._physical_type(leaf)
-        count = self.metadata.num_row_groups
-        if count * self.metadata.num_columns <= self._max_chunks:
+        if self._has_few_chunks:
             with suppress(IndexError, RecursionError):
                 return [self._read_bounds(group[leaf], kind) for group in self.layout.chunks]
-        return [ChunkBounds()] * count
+        return [ChunkBounds()] * self.metadata.num_row_groups
+
+    @property
+    def _has_few_chunks(self) -> bool:
+        metadata = self.metadata
+        return bool(metadata.num_row_groups * metadata.num_columns <= self._max_chunks)
+
+    def of_pages(self, handle: pa.NativeFile, group: int, leaf: int) -> list[ChunkBounds] | None:
+        """The bounds of the data pages of a column chunk by the file's page index; None if it has
+        none, or in an unusual form.
+        """
+        if not self._has_few_chunks:
+            return None
+        kind = self._physical_type(leaf)
+        try:
+            cursor = Cursor(self.footer, self.layout.chunks[group][leaf].start)
+            position = length = 0
+            for field, type_ in cursor.fields():
+                if field == _COLUMN_INDEX_POSITION:
+                    position = cursor.integer()
+                elif field == _COLUMN_INDEX_LENGTH:
+                    length = cursor.integer()
+                else:
+                    cursor.skip(type_)
+            is_known = self._is_ordered and position > 0 and 0 < length <= _MAX_INDEX_BYTES
+            if not is_known or position + length > handle.size():
+                return None
+            return _read_column_index(handle.read_at(length, position), kind)
+        except (IndexError, RecursionError):
+            return None
 
     def _physical_type(self, leaf: int) -> str:
         column = self.metadata.schema.column(leaf)
@@ -247,6 +280,32 @@ def _position_of_chunk(cursor: Cursor) -> ChunkPosition:
             cursor.skip(STRUCT)
         cursor.skip(STRUCT)
     return ChunkPosition(start, statistics)
+
+
+def _read_column_index(data: bytes, kind: str) -> list[ChunkBounds] | None:
+    """The pages of a `ColumnIndex`; IndexError if it is not one."""
+    cursor = Cursor(data)
+    lists: dict[int, list[Any]] = {}
+    for field, type_ in cursor.fields():
+        count = cursor.list_header()[0] if type_ == LIST else 0
+        if field == _NULL_PAGES:
+            lists[field] = [cursor.boolean() for _ in range(count)]
+        elif field in _PAGE_BOUNDS:
+            lists[field] = [_decode_bound(cursor.binary(), kind) for _ in range(count)]
+        elif field == _NULL_COUNTS:
+            lists[field] = [cursor.integer() for _ in range(count)]
+        elif type_ == LIST:
+            break
+        else:
+            cursor.skip(type_)
+    null_pages, lowest, highest = (lists.get(f, []) for f in (_NULL_PAGES, *_PAGE_BOUNDS))
+    nulls = lists.get(_NULL_COUNTS) or [None] * len(null_pages)
+    if not null_pages or {*map(len, (lowest, highest, nulls))} != {len(null_pages)}:
+        return None
+    return [
+        ChunkBounds(null_count=count) if is_null else ChunkBounds(low, high, count)
+        for is_null, low, high, count in zip(null_pages, lowest, highest, nulls, strict=True)
+    ]
 
 
 def _has_type_order(cursor: Cursor) -> bool:

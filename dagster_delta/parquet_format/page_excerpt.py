@@ -118,6 +118,17 @@ def extract_pages(
         return []
 
 
+def find_first_rows(
+    handle: pa.NativeFile, metadata: pq.FileMetaData, group: int, leaf: int
+) -> tuple[int, ...] | None:
+    """Index of the first row of each data page of a Parquet column, and the number of rows; None
+    if uncertain.
+    """
+    column = range(leaf, leaf + 1)
+    pages = _find_column(handle, metadata, group, column)
+    return _first_rows(pages, metadata, column, metadata.row_group(group).num_rows)
+
+
 def _data_bytes(pages: Sequence[_Page]) -> int:
     # A dictionary is decoded in any case.
     return sum(page.length for page in pages if not page.is_dictionary)

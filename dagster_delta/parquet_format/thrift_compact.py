@@ -76,6 +76,10 @@ class Cursor:
         value = self._read_varint()
         return (value >> 1) ^ -(value & 1)
 
+    def boolean(self) -> bool:
+        """The element of a list here."""
+        return self._read_byte() == TRUE
+
     def binary(self) -> bytes:
         """The bytes or the text here."""
         length = self._read_varint()

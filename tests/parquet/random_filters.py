@@ -358,6 +358,21 @@ def foreign_table(path: Path, draw: random.Random) -> DeltaTable:
     return DeltaTable.convert(str(path))
 
 
+def indexed_table(path: Path, draw: random.Random) -> DeltaTable:
+    """A table over a file of another writer, of few large row groups with many small pages."""
+    path.mkdir()
+    pq.write_table(
+        random_rows(draw, 20_000, 0),
+        path / "part-0.parquet",
+        row_group_size=draw.choice((6_000, 20_000)),
+        data_page_size=draw.choice((512, 2_048)),
+        write_batch_size=64,
+        use_dictionary=draw.random() < 0.6,
+        write_page_index=True,
+    )
+    return DeltaTable.convert(str(path))
+
+
 def own_table(path: Path, draw: random.Random) -> DeltaTable:
     """A table of this library, with partitions, deletion vectors, defaults and wider types."""
     properties = {"delta.enableDeletionVectors": "true", "delta.enableTypeWidening": "true"}

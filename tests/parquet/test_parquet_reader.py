@@ -50,6 +50,7 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.inline_vectors import encode_inline
 from tests.parquet.data_tables import (
@@ -72,7 +73,7 @@ def struct(**fields: DataType) -> StructType:
 
 
 def add_file(
-    store: MemoryStore, table: pa.Table, path: str = "f.parquet", **options: Any
+    store: ObjectStore, table: pa.Table, path: str = "f.parquet", **options: Any
 ) -> AddFile:
     """A file as some other writer left it."""
     sink = pa.BufferOutputStream()
@@ -86,6 +87,12 @@ def add_file(
         modification_time_ms=0,
         data_change=True,
     )
+
+
+PAGES: dict[str, Any] = {
+    "write_page_index": True, "data_page_size": 64, "write_batch_size": 16, "use_dictionary": False,
+}  # fmt: skip
+"""Options of a file with pages of 16 rows, and their bounds."""
 
 
 def read_as(table: pa.Table, schema: StructType, **options: Any) -> list[dict[str, Any]]:
@@ -274,6 +281,21 @@ def test_partition_values_come_from_the_log() -> None:
         {"p": dt.date(2020, 1, 2), "a": 1, "q": None},
         {"p": dt.date(2020, 1, 2), "a": 2, "q": None},
     ]
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_bounds_of_a_column_in_the_file_do_not_count_for_a_partition_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_indexed: bool
+) -> None:
+    monkeypatch.setattr(data_file_reader, "_FEW_ROWS", 0)
+    store = open_store(str(tmp_path))
+    rows = pa.table({"n": range(400), "q": [f"{n:03}" for n in range(400)]})
+    size = 400 if is_indexed else 100
+    added = add_file(store, rows, row_group_size=size, **PAGES)
+    file = replace_struct(added, partition_values={"q": "250"})
+    config = configuration(schema_of(rows), ["q"])
+    where = parse_expression("q = '250' AND n < 20", config.schema)
+    assert read(store, [file], config, ["n"], where)["n"].to_pylist() == list(range(20))
 
 
 def replace_struct(file: AddFile, **changes: Any) -> AddFile:
@@ -559,6 +581,63 @@ def test_row_groups_that_cannot_match_are_not_decoded(
     where = parse_expression(condition, config.schema)
     assert read(store, [file], config, ["n"], where).num_rows == 15
     assert decoded == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected", "num_decoded"),
+    [
+        ("n BETWEEN 100 AND 105", range(100, 106), 32),
+        ("n IN (20, 900)", [20, 900], 64),
+        ("n = 5 AND s = 's0005'", [5], 32),
+        ("s >= 's0990'", range(990, 1000), 48),
+        ("n = 2000", [], 0),
+        ("n < 30 AND s > 's0600'", [], 0),
+        ("z.a = 40", [40], 32),
+        ("x IS NULL AND n < 40", range(16, 40), 128),
+        ("scattered = 7", [1], 224),
+        # Bounds do not rule out NaN, and few pages of the other.
+        ("x > 1e9", [999], 1000),
+        ("n > 100", range(101, 1000), 1000),
+    ],
+)
+def test_pages_that_cannot_match_are_not_decoded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    condition: str,
+    expected: Sequence[int],
+    num_decoded: int,
+) -> None:
+    monkeypatch.setattr(data_file_reader, "_FEW_ROWS", 0)
+    monkeypatch.setattr(opened_file, "_BLOCK_ROWS", 1)
+    decoded: list[int] = []
+    original = opened_file.split_by_bytes
+
+    def recording(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        decoded.append(batch.num_rows)
+        return original(batch)
+
+    store = open_store(str(tmp_path))
+    numbers = range(1000)
+    rows = pa.table(
+        {
+            "n": numbers,
+            "s": [f"s{n:04}" for n in numbers],
+            "x": [None if 16 <= n < 64 else float(n) for n in range(999)] + [float("nan")],
+            "z": [{"a": n} for n in numbers],
+            "scattered": [n * 7 % 1000 for n in numbers],
+        }
+    )
+    file = add_file(store, rows, **PAGES)
+    config = configuration(schema_of(rows))
+    where = parse_expression(condition, config.schema)
+    monkeypatch.setattr(opened_file, "split_by_bytes", recording)
+    columns = sorted({path[0] for path in where.references})
+    found = read(store, [file], config, columns, where)
+    names = "z" if columns == ["z"] else columns[0]
+    known = rows.take(pa.array(expected, pa.int64()))[names].to_pylist()
+    assert repr(found[names].to_pylist()) == repr(known)
+    # Rows of wanted pages are counted as decoded, and once more as found in them.
+    assert sum(decoded) == num_decoded
 
 
 def test_other_columns_are_decoded_only_where_a_row_has_passed(

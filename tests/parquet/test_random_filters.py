@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagster_delta import DeltaTable
-from tests.parquet.random_filters import compare, foreign_table, own_table, readable_tables
+from dagster_delta.parquet import data_file_reader, opened_file
+from dagster_delta.parquet.opened_file import OpenedFile
+from tests.parquet.random_filters import (
+    compare,
+    foreign_table,
+    indexed_table,
+    own_table,
+    readable_tables,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +31,30 @@ def test_filtered_scans_give_the_rows_that_a_second_reader_finds(
     draw = random.Random(seed)
     table = make(tmp_path / "t", draw)
     assert [found for found in compare(table, 60, draw) if found is not None] == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_filtered_scans_by_the_page_index_give_the_rows_that_a_second_reader_finds(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_file_reader, "_FEW_ROWS", 0)
+    monkeypatch.setattr(opened_file, "_BLOCK_ROWS", 1)
+    used = 0
+    original = data_file_reader.DataFileReader._find_in_pages
+
+    def counted(self: Any, opened: OpenedFile, *arguments: Any) -> Any:
+        nonlocal used
+        # Each filter is tried on each row group.
+        opened.has_selective_pages = True
+        found = original(self, opened, *arguments)
+        used += found is not None
+        return found
+
+    monkeypatch.setattr(data_file_reader.DataFileReader, "_find_in_pages", counted)
+    draw = random.Random(seed)
+    table = indexed_table(tmp_path / "t", draw)
+    assert [found for found in compare(table, 40, draw) if found is not None] == []
+    assert used > 5
 
 
 @pytest.mark.usefixtures("golden_tables")

@@ -164,6 +164,46 @@ def test_footers_of_very_many_chunks_have_no_known_statistics() -> None:
     ]
 
 
+INDEXED = parquet_file(
+    pa.table(
+        {
+            "n": [None if number < 4 else number for number in range(12)],
+            "x": pa.nulls(12, pa.int32()),
+        }
+    ),
+    write_page_index=True,
+    use_dictionary=False,
+    data_page_size=1,
+    write_batch_size=4,
+)
+"""Two pages of the first column, and one of the second, of nulls."""
+
+
+def test_bounds_of_pages_are_those_of_their_rows() -> None:
+    assert page_bounds(INDEXED) == [ChunkBounds(4, 7, 4), ChunkBounds(8, 11, 0)]
+    assert page_bounds(INDEXED, leaf=1) == [ChunkBounds(null_count=12)]
+    plain = parquet_file(pa.table({"n": range(12)}))
+    assert page_bounds(plain) is None
+
+
+def page_bounds(file: bytes, leaf: int = 0) -> list[ChunkBounds] | None:
+    handle = pa.BufferReader(file)
+    return read_footer(handle).statistics.of_pages(handle, 0, leaf)
+
+
+def test_a_damaged_page_index_has_bounds_or_none() -> None:
+    draw = random.Random(5)
+    end = len(INDEXED) - 8 - int.from_bytes(INDEXED[-8:-4], "little")
+    counts = []
+    for _ in range(2_000):
+        data = bytearray(INDEXED)
+        for _ in range(draw.randrange(1, 4)):
+            data[draw.randrange(end - 120, end)] = draw.randrange(256)
+        found = page_bounds(bytes(data))
+        counts.append(None if found is None else len(found))
+    assert {None, 2} <= set(counts)
+
+
 def test_bytes_that_are_no_footer_have_no_known_statistics() -> None:
     metadata = read_footer(pa.BufferReader(parquet_file(ROWS))).metadata
     nested = b"\x1c" * 100_000
