@@ -48,13 +48,8 @@ from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.statistics.bounds import values_of_partition
-from dagster_delta.protocol.values.arrow_columns import (
-    column_of,
-    string_column,
-)
-from dagster_delta.protocol.values.arrow_schema import (
-    to_arrow_schema,
-)
+from dagster_delta.protocol.values.arrow_columns import column_of, string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.sql.skipping import with_constants
 from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
@@ -275,11 +270,11 @@ class DataFileReader:
         """As `_find_passing`, from the pages that may hold such rows by the page index; None if
         most may, or are too many at once.
         """
-        start, end = opened.first_rows[group : group + 2]
         # A read per page would be a round trip.
-        if self._condition is None or opened.is_remote or end - start <= _FEW_ROWS:
+        if self._condition is None or opened.is_remote or not opened.has_selective_pages:
             return None
-        if not opened.has_selective_pages:
+        start, end = opened.first_rows[group : group + 2]
+        if end - start <= _FEW_ROWS:
             return None
         likely = matching_rows(self._condition, opened, group, self._configuration)
         if likely is None:

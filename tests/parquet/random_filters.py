@@ -359,7 +359,9 @@ def foreign_table(path: Path, draw: random.Random) -> DeltaTable:
 
 
 def indexed_table(path: Path, draw: random.Random) -> DeltaTable:
-    """A table over a file of another writer, of few large row groups with many small pages."""
+    """A table over a file of another writer, of few large row groups with many small pages, some
+    of whose rows are deleted by a vector.
+    """
     path.mkdir()
     pq.write_table(
         random_rows(draw, 20_000, 0),
@@ -370,7 +372,9 @@ def indexed_table(path: Path, draw: random.Random) -> DeltaTable:
         use_dictionary=draw.random() < 0.6,
         write_page_index=True,
     )
-    return DeltaTable.convert(str(path))
+    table = DeltaTable.convert(str(path), properties={"delta.enableDeletionVectors": "true"})
+    table.delete(draw.choice(("id % 7 = 3", "id BETWEEN 4000 AND 6000", "id = 12345")))
+    return table
 
 
 def own_table(path: Path, draw: random.Random) -> DeltaTable:

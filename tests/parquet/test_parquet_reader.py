@@ -595,7 +595,7 @@ def test_row_groups_that_cannot_match_are_not_decoded(
         ("z.a = 40", [40], 32),
         ("x IS NULL AND n < 40", range(16, 40), 128),
         ("scattered = 7", [1], 224),
-        # Bounds do not rule out NaN, and few pages of the other.
+        # All pages: bounds do not rule out NaN, and rule out few pages of the other.
         ("x > 1e9", [999], 1000),
         ("n > 100", range(101, 1000), 1000),
     ],
